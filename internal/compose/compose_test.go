@@ -163,12 +163,8 @@ func TestComposeFileBecomesManifests(t *testing.T) {
 	if sorted(got) != sorted(want) {
 		t.Errorf("got\n%s", got)
 	}
-	for _, part := range []string{"port 443 is not served", "services.db.expose: port 5432 is assumed",
-		"/dev/shm has 64 MiB", "data is the volume shop.data"} {
-		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
-			t.Errorf("no note %q: %q", part, notes)
-		}
-	}
+	wantNotes(t, notes, "port 443 is not served", "services.db.expose: port 5432 is assumed",
+		"/dev/shm has 64 MiB", "data is the volume shop.data")
 	if len(notes) != 4 {
 		t.Errorf("notes: %q", notes)
 	}
@@ -205,13 +201,9 @@ services:
 	if strings.Count(got, "kind:") != 1 || !strings.Contains(got, "name: big-name") {
 		t.Errorf("got\n%s", got)
 	}
-	for _, part := range []string{"services.built.build: the service is left out",
+	wantNotes(t, notes, "services.built.build: the service is left out",
 		"services.worker.expose: the service is left out", "port 53/udp is not served", "not only at 127.0.0.1",
-		"becomes big-name"} {
-		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
-			t.Errorf("no note %q: %q", part, notes)
-		}
-	}
+		"becomes big-name")
 	_, _, err = translate(t, map[string]string{"compose.yaml": "services: {a: {build: .}}"}, "compose.yaml")
 	if err == nil {
 		t.Error("nothing was translated, and that is no error")
@@ -250,9 +242,15 @@ volumes: {data: {}}
 `) {
 		t.Errorf("got\n%s", got)
 	}
-	for _, part := range []string{"services.cache.network_mode: becomes a container of web",
+	wantNotes(t, notes, "services.cache.network_mode: becomes a container of web",
 		"services.cache.stop_signal: the signal of the image is used",
-		"services.stray.network_mode: the service is left out"} {
+		"services.stray.network_mode: the service is left out")
+}
+
+// wantNotes fails the test unless each part is in one of the notes.
+func wantNotes(t *testing.T, notes []string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
 		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
 			t.Errorf("no note %q: %q", part, notes)
 		}
@@ -279,11 +277,7 @@ secrets: {key: {file: ./key}}
 			t.Errorf("%s is not mounted with %q:\n%s", path, kind, got)
 		}
 	}
-	for _, part := range []string{"none.conf is missing: create it", "owner and mode of key"} {
-		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
-			t.Errorf("no note %q: %q", part, notes)
-		}
-	}
+	wantNotes(t, notes, "none.conf is missing: create it", "owner and mode of key")
 }
 
 // What Wangell would expand in a manifest is what a shell in the container is to expand.
@@ -322,14 +316,10 @@ services:
 		!strings.Contains(got, "wakeTimeout: 120") {
 		t.Errorf("got\n%s", got)
 	}
-	for _, part := range []string{
+	wantNotes(t, notes,
 		"services.tiny: the service is left out: spec.resources.limits[memory]: 1Mi is less than",
 		"spec.securityContext.capabilities.add[0]", "services.b.ports: port 80 is not published",
-		"--profile debug or --profile all enables it"} {
-		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
-			t.Errorf("no note %q: %q", part, notes)
-		}
-	}
+		"--profile debug or --profile all enables it")
 }
 
 // Whatever a Compose file says of a service is in the manifest, or in the list.
