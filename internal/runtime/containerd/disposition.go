@@ -33,7 +33,7 @@ func endsByDefault(pid uint32, s unix.Signal) bool {
 			time.Sleep(betweenLooks)
 		}
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		if err != nil || !unhandled(string(text), s) {
+		if err != nil || !unhandled(statusLines(string(text)), s) {
 			return false
 		}
 		if nobodyWaits(pid, s) {
@@ -80,16 +80,16 @@ var harmless = []unix.Signal{
 // dropped reports whether the kernel drops a signal to a PID 1, from a thread's status file (proc_pid_status(5)). A
 // signal that the process ignores, or blocks to fetch it with sigwait or a signalfd, is its own decision.
 func dropped(status string, s unix.Signal) bool {
-	return unhandled(status, s) && !masked(statusLines(status)["SigBlk"], s)
+	lines := statusLines(status)
+	return unhandled(lines, s) && !masked(lines["SigBlk"], s)
 }
 
-// unhandled reports whether a PID 1 neither handles nor ignores a signal that ends processes by default, from its
-// status file or that of one of its threads.
-func unhandled(status string, s unix.Signal) bool {
+// unhandled reports whether a PID 1 neither handles nor ignores a signal that ends processes by default, from the lines
+// of its status file or of that of one of its threads.
+func unhandled(lines map[string]string, s unix.Signal) bool {
 	if s < 1 || s > 64 || slices.Contains(harmless, s) {
 		return false
 	}
-	lines := statusLines(status)
 	pids := strings.Fields(lines["NStgid"])
 	return len(pids) > 0 && pids[len(pids)-1] == "1" && !masked(lines["SigIgn"], s) && !masked(lines["SigCgt"], s)
 }

@@ -5,7 +5,6 @@ package containerd
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -72,5 +71,5 @@ func imageOfEvent(e *apievents.Envelope) string {
 func (c *imageCache) forgetAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.known, func(wish, imageInfo) bool { return true })
+	clear(c.known)
 }
