@@ -3,9 +3,7 @@
 package containerd
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -17,18 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread may block all signals for a moment, as Go's runtime does when it starts another one, or end while it is
-// looked at. So a process is looked at again before its threads count as those that wait for the signal.
+// The threads of a process are looked at more than once: one that starts another blocks all signals for a moment, as
+// the new one does.
 const (
-	looks        = 5
 	betweenLooks = 2 * time.Millisecond
+	// surely is the number of looks in a row in which every thread waits for the signal, before that is believed.
+	surely = 5
+	// atMost limits the looks at a process whose threads are too busy for a clear answer.
+	atMost = 50
 )
 
 // endsByDefault reports whether a signal would end a process of a container by its default action, were the process not
-// PID 1 of its namespace: there the kernel drops signals for which the process has no handler (pid_namespaces(7)). It
-// reports false if that cannot be determined.
+// PID 1 of its namespace: there the kernel drops signals for which the process has no handler (pid_namespaces(7)). That
+// is so unless every thread blocks the signal, to fetch it with sigwait or a signalfd. It reports false if that cannot
+// be determined.
 func endsByDefault(pid uint32, s unix.Signal) bool {
-	for look := range looks {
+	waiting := 0
+	for look := range atMost {
 		if look > 0 {
 			time.Sleep(betweenLooks)
 		}
@@ -36,52 +39,80 @@ func endsByDefault(pid uint32, s unix.Signal) bool {
 		if err != nil || !unhandled(statusLines(string(text)), s) {
 			return false
 		}
-		if nobodyWaits(pid, s) {
+		switch lookAt(pid, s) {
+		case open:
 			return true
+		case waits:
+			if waiting++; waiting == surely {
+				return false
+			}
+		default:
+			waiting = 0
 		}
 	}
 	return false
 }
 
-// nobodyWaits reports whether no thread of a process blocks a signal that it does not handle, as one does that fetches
-// the signal with sigwait or a signalfd.
-func nobodyWaits(pid uint32, s unix.Signal) bool {
+// A view says what a thread, or all threads of a process, do with a signal for which there is no handler.
+type view int
+
+const (
+	unclear view = iota // the thread does something else by now, or has ended
+	open                // the signal reaches the thread, and takes its default action
+	waits               // the thread blocks the signal, or waits for it
+)
+
+// lookAt returns open if the signal reaches a thread of a process, and waits if it certainly reaches none.
+func lookAt(pid uint32, s unix.Signal) view {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	if err != nil || len(threads) == 0 {
-		return false
+		return unclear
 	}
+	all := waits
 	for _, thread := range threads {
-		// While a thread is in sigwait, the kernel shows the signals that it waits for as not blocked. A thread that goes in
-		// or out meanwhile shows them as blocked in one of the two looks.
-		before, err := os.ReadFile(filepath.Join(thread, "status"))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			continue // it has ended
+		var texts [3]string
+		for i, name := range []string{"status", "syscall", "status"} {
+			text, err := os.ReadFile(filepath.Join(thread, name))
+			if err != nil { // it has ended
+				texts = [3]string{}
+				break
+			}
+			texts[i] = string(text)
 		}
-		if err != nil || !dropped(string(before), s) {
-			return false
-		}
-		call, err := os.ReadFile(filepath.Join(thread, "syscall"))
-		if err != nil || inSigwait(string(call)) {
-			return false
-		}
-		after, err := os.ReadFile(filepath.Join(thread, "status"))
-		if err != nil || !dropped(string(after), s) {
-			return false
+		switch viewOf(texts[0], texts[1], texts[2], s) {
+		case open:
+			return open
+		case unclear:
+			all = unclear
 		}
 	}
-	return true
+	return all
+}
+
+// viewOf returns what a thread does with a signal, from its status file (proc_pid_status(5)), its syscall file
+// (proc_pid_syscall(5)), and its status file again. While a thread is in sigwait, the kernel shows the signals that it
+// waits for as not blocked.
+func viewOf(before, call, after string, s unix.Signal) view {
+	first, last := statusLines(before), statusLines(after)
+	switch {
+	case !unhandled(first, s) || !unhandled(last, s):
+		return unclear
+	case masked(first["SigBlk"], s) && masked(last["SigBlk"], s):
+		if strings.HasPrefix(last["State"], "R") {
+			return unclear // it may be about to unblock it
+		}
+		return waits
+	case first["voluntary_ctxt_switches"] != last["voluntary_ctxt_switches"] || first["SigBlk"] != last["SigBlk"]:
+		return unclear // it has slept: it may have left sigwait and entered it again
+	case inSigwait(call):
+		return waits
+	}
+	return open
 }
 
 // harmless are the signals whose default action does not end a process (signal(7)).
 var harmless = []unix.Signal{
 	unix.SIGCHLD, unix.SIGCONT, unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGURG, unix.SIGWINCH,
-}
-
-// dropped reports whether the kernel drops a signal to a PID 1, from a thread's status file (proc_pid_status(5)). A
-// signal that the process ignores, or blocks to fetch it with sigwait or a signalfd, is its own decision.
-func dropped(status string, s unix.Signal) bool {
-	lines := statusLines(status)
-	return unhandled(lines, s) && !masked(lines["SigBlk"], s)
 }
 
 // unhandled reports whether a PID 1 neither handles nor ignores a signal that ends processes by default, from the lines

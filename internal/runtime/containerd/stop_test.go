@@ -47,7 +47,8 @@ func TestProgramWithoutHandlerEndsAtOnce(t *testing.T) {
 	}
 }
 
-// A thread that starts blocks all signals for a moment, and one that ends is gone while it is looked at.
+// A thread blocks all signals for a moment when it starts or starts another, and one that ends is gone while it is looked
+// at.
 func TestThreadsThatComeAndGoHandleNoSignal(t *testing.T) {
 	r := startWithProbe(t, testConfig(t))
 	p, err := r.Start(t.Context(), runtimetest.Service("threads", "DEFAULT_TERM", "threads"), runtime.StartHooks{})
@@ -131,31 +132,49 @@ func TestThreadThatWaitsForSignals(t *testing.T) {
 	}
 }
 
-func TestSignalsThatPID1WouldDrop(t *testing.T) {
-	status := func(blocked, ignored, caught string) string {
-		return "Name:\tx\nNStgid:\t4711\t1\nSigBlk:\t" + blocked + "\nSigIgn:\t" + ignored + "\nSigCgt:\t" + caught + "\n"
-	}
+func TestWhatThreadsDoWithASignalThatPID1WouldDrop(t *testing.T) {
 	const none, term, rt3 = "0000000000000000", "0000000000004000", "0000001000000000"
+	reads, fetches := "0 0x4 0x7ffc\n", sigwaits[0]+" 0x7ffc 0x0\n"
+	status := func(state, switches, blocked, ignored, caught string) string {
+		return "Name:\tx\nState:\t" + state + "\nNStgid:\t4711\t1\nSigBlk:\t" + blocked + "\nSigIgn:\t" + ignored +
+			"\nSigCgt:\t" + caught + "\nvoluntary_ctxt_switches:\t" + switches + "\n"
+	}
+	steady := func(blocked, ignored, caught string) string {
+		return status("S (sleeping)", "7", blocked, ignored, caught)
+	}
+	idle, blocks := steady(none, none, none), steady(term, none, none)
+	starts := status("R (running)", "7", term, none, none)
 	for name, test := range map[string]struct {
-		status string
-		signal unix.Signal
-		want   bool
+		before, call, after string
+		signal              unix.Signal
+		want                view
 	}{
-		"no handler":           {status(none, none, none), unix.SIGTERM, true},
-		"another handler":      {status(none, none, rt3), unix.SIGTERM, true},
-		"a handler":            {status(none, none, term), unix.SIGTERM, false},
-		"ignored":              {status(none, term, none), unix.SIGTERM, false},
-		"blocked":              {status(term, none, none), unix.SIGTERM, false},
-		"real-time":            {status(none, none, term), 37, true},
-		"real-time, a handler": {status(none, none, rt3), 37, false},
-		"harmless":             {status(none, none, none), unix.SIGWINCH, false},
-		"not PID 1":            {strings.Replace(status(none, none, none), "\t1\n", "\t7\n", 1), unix.SIGTERM, false},
-		"no such line":         {"NStgid:\t1\n", unix.SIGTERM, false},
-		"not a number":         {status(none, none, "x"), unix.SIGTERM, false},
-		"not a signal":         {status(none, none, none), 0, false},
+		"no handler":           {idle, reads, idle, unix.SIGTERM, open},
+		"it runs":              {idle, "running\n", idle, unix.SIGTERM, open},
+		"another handler":      {steady(none, none, rt3), reads, steady(none, none, rt3), unix.SIGTERM, open},
+		"a handler":            {steady(none, none, term), reads, steady(none, none, term), unix.SIGTERM, unclear},
+		"a handler since":      {idle, reads, steady(none, none, term), unix.SIGTERM, unclear},
+		"ignored":              {steady(none, term, none), reads, steady(none, term, none), unix.SIGTERM, unclear},
+		"blocked":              {blocks, reads, blocks, unix.SIGTERM, waits},
+		"another one blocked":  {blocks, reads, blocks, unix.SIGINT, open},
+		"in sigwait":           {idle, fetches, idle, unix.SIGTERM, waits},
+		"out of it and back":   {idle, "running\n", status("S (sleeping)", "8", none, none, none), unix.SIGTERM, unclear},
+		"into it":              {blocks, fetches, idle, unix.SIGTERM, unclear},
+		"out of it":            {idle, reads, blocks, unix.SIGTERM, unclear},
+		"it starts a thread":   {starts, reads, starts, unix.SIGTERM, unclear},
+		"real-time":            {steady(none, none, term), reads, steady(none, none, term), 37, open},
+		"real-time, a handler": {steady(none, none, rt3), reads, steady(none, none, rt3), 37, unclear},
+		"harmless":             {idle, reads, idle, unix.SIGWINCH, unclear},
+		"it has ended":         {"", "", "", unix.SIGTERM, unclear},
+		"not a number":         {steady(none, none, "x"), reads, steady(none, none, "x"), unix.SIGTERM, unclear},
+		"not a signal":         {idle, reads, idle, 0, unclear},
 	} {
-		if got := dropped(test.status, test.signal); got != test.want {
-			t.Errorf("%s: %t", name, got)
+		if got := viewOf(test.before, test.call, test.after, test.signal); got != test.want {
+			t.Errorf("%s: %v", name, got)
 		}
+	}
+	other := strings.Replace(idle, "\t1\n", "\t7\n", 1)
+	if viewOf(other, reads, other, unix.SIGTERM) != unclear {
+		t.Error("a process that is not PID 1 keeps the default action")
 	}
 }
