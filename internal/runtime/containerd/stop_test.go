@@ -47,8 +47,8 @@ func TestProgramWithoutHandlerEndsAtOnce(t *testing.T) {
 	}
 }
 
-// A thread blocks all signals for a moment when it starts or starts another, and one that ends is gone while it is looked
-// at.
+// A thread blocks all signals for a moment when it starts or starts another, and one that ends is gone while it is
+// looked at.
 func TestThreadsThatComeAndGoHandleNoSignal(t *testing.T) {
 	r := startWithProbe(t, testConfig(t))
 	p, err := r.Start(t.Context(), runtimetest.Service("threads", "DEFAULT_TERM", "threads"), runtime.StartHooks{})

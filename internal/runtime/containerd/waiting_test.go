@@ -23,7 +23,8 @@ import (
 // those that wait for it. Some may come from whatever runs the tests.
 type signals struct{ blocked, ignored, pending uint64 }
 
-// signalsOf returns the signals of a pod's program. Go's runtime blocks signals in some threads, for moments or for good.
+// signalsOf returns the signals of a pod's program. Go's runtime blocks signals in some threads, for moments or for
+// good.
 func signalsOf(t *testing.T, p runtime.Pod) signals {
 	t.Helper()
 	got := signals{blocked: ^uint64(0)}
