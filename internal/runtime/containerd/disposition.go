@@ -70,16 +70,7 @@ func lookAt(pid uint32, s unix.Signal) view {
 	}
 	all := waits
 	for _, thread := range threads {
-		var texts [3]string
-		for i, name := range []string{"status", "syscall", "status"} {
-			text, err := os.ReadFile(filepath.Join(thread, name))
-			if err != nil { // it has ended
-				texts = [3]string{}
-				break
-			}
-			texts[i] = string(text)
-		}
-		switch viewOf(texts[0], texts[1], texts[2], s) {
+		switch viewOfThread(thread, s) {
 		case open:
 			return open
 		case unclear:
@@ -87,6 +78,19 @@ func lookAt(pid uint32, s unix.Signal) view {
 		}
 	}
 	return all
+}
+
+// viewOfThread is viewOf for a thread's folder in /proc.
+func viewOfThread(folder string, s unix.Signal) view {
+	var texts [3]string
+	for i, name := range []string{"status", "syscall", "status"} {
+		text, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil { // it has ended
+			return unclear
+		}
+		texts[i] = string(text)
+	}
+	return viewOf(texts[0], texts[1], texts[2], s)
 }
 
 // viewOf returns what a thread does with a signal, from its status file (proc_pid_status(5)), its syscall file

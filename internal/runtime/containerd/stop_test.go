@@ -144,6 +144,7 @@ func TestWhatThreadsDoWithASignalThatPID1WouldDrop(t *testing.T) {
 	}
 	idle, blocks := steady(none, none, none), steady(term, none, none)
 	starts := status("R (running)", "7", term, none, none)
+	other := strings.Replace(idle, "\t1\n", "\t7\n", 1)
 	for name, test := range map[string]struct {
 		before, call, after string
 		signal              unix.Signal
@@ -165,16 +166,13 @@ func TestWhatThreadsDoWithASignalThatPID1WouldDrop(t *testing.T) {
 		"real-time":            {steady(none, none, term), reads, steady(none, none, term), 37, open},
 		"real-time, a handler": {steady(none, none, rt3), reads, steady(none, none, rt3), 37, unclear},
 		"harmless":             {idle, reads, idle, unix.SIGWINCH, unclear},
-		"it has ended":         {"", "", "", unix.SIGTERM, unclear},
+		"not PID 1":            {other, reads, other, unix.SIGTERM, unclear},
+		"no such line":         {"NStgid:\t1\n", reads, "NStgid:\t1\n", unix.SIGTERM, unclear},
 		"not a number":         {steady(none, none, "x"), reads, steady(none, none, "x"), unix.SIGTERM, unclear},
 		"not a signal":         {idle, reads, idle, 0, unclear},
 	} {
 		if got := viewOf(test.before, test.call, test.after, test.signal); got != test.want {
 			t.Errorf("%s: %v", name, got)
 		}
-	}
-	other := strings.Replace(idle, "\t1\n", "\t7\n", 1)
-	if viewOf(other, reads, other, unix.SIGTERM) != unclear {
-		t.Error("a process that is not PID 1 keeps the default action")
 	}
 }
