@@ -22,7 +22,7 @@ build() { # build COPY UMASK TIMEZONE
     if [ -n "${COLD:-}" ]; then cache=$work/cache-$1; else cache=$("$go" env GOCACHE); fi
     # The copies are no git repositories: they get the commit's time, and no commit.
     (cd "$copy" && umask "$2" && TMPDIR=$work/tmp-$1 TZ=$3 GOCACHE=$cache SOURCE_DATE_EPOCH=$epoch ARCHITECTURES=$arch \
-        GIT_CEILING_DIRECTORIES=$work hack/release.sh) >"$work/$1.log" 2>&1 || { cat "$work/$1.log" >&2; exit 1; }
+        GZIP_LEVEL=1 GIT_CEILING_DIRECTORIES=$work hack/release.sh) >"$work/$1.log" 2>&1 || { cat "$work/$1.log" >&2; exit 1; }
 }
 fail() { echo "release-check: $*" >&2; exit 1; }
 

@@ -9,6 +9,7 @@
 # ALLOW_DIRTY=1          accepts local changes, which no release has
 # DOWNLOADS=URL          where the files are published, each release in the folder vVERSION; the krew manifest says so
 # SOURCE_DATE_EPOCH      time of all files (default: that of the commit)
+# GZIP_LEVEL=1           packs archives faster and larger (default: 6)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
@@ -44,7 +45,7 @@ say() { echo "release: $*"; }
 # archive FILE FOLDER [PARENT]: a compressed tar of $stage/PARENT/FOLDER that depends on names, modes and contents only.
 archive() {
     tar --create --directory "$stage/${3:-}" --sort=name --format=ustar --owner=0 --group=0 --numeric-owner \
-        --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" "$2" | gzip --no-name >"$1"
+        --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" "$2" | gzip "-${GZIP_LEVEL:-6}" --no-name >"$1"
 }
 
 programs=(wangell wangell-snapshotter kubectl-wangell)

@@ -12,8 +12,12 @@ import (
 	"time"
 )
 
-// slow is how long a top-level test runs before it gets a line of its own, so that a long package shows progress.
-const slow = 10 * time.Second
+// slow is how long a test runs before it gets a line of its own, so that a long package shows progress; for a subtest
+// it is slowPart.
+const (
+	slow     = 10 * time.Second
+	slowPart = 20 * time.Second
+)
 
 // event is a line of "go test -json"; see "go doc test2json" and, for the build actions, "go help buildjson".
 type event struct {
@@ -79,7 +83,7 @@ func (r *report) event(e event) {
 			break
 		}
 		count.Passed++
-		if elapsed >= slow && !strings.Contains(e.Test, "/") {
+		if elapsed >= slowPart || elapsed >= slow && !strings.Contains(e.Test, "/") {
 			fmt.Fprintf(r.w, "     %s: %s (%s)\n", e.Package, e.Test, elapsed)
 		}
 	case "skip":

@@ -15,6 +15,8 @@ import (
 // which no test runs.
 const stream = `{"Action":"start","Package":"a"}
 {"Action":"output","Package":"a","Test":"TestGood","Output":"noise\n"}
+{"Action":"pass","Package":"a","Test":"TestGood/long","Elapsed":20}
+{"Action":"pass","Package":"a","Test":"TestGood/short","Elapsed":12}
 {"Action":"pass","Package":"a","Test":"TestGood","Elapsed":12}
 {"Action":"output","Package":"a","Test":"TestBad","Output":"    a_test.go:3: it is broken\n"}
 {"Action":"fail","Package":"a","Test":"TestBad","Elapsed":0.1}
@@ -37,11 +39,11 @@ func TestReportShowsFailuresSkipsAndTotals(t *testing.T) {
 	r := newReport(&out, regexp.MustCompile("only run by"))
 	r.read(strings.NewReader(stream))
 	got := r.close("unit")
-	if want := (totals{Label: "unit", Passed: 1, Failed: 2, Skipped: 3, Allowed: 1}); got != want {
+	if want := (totals{Label: "unit", Passed: 3, Failed: 2, Skipped: 3, Allowed: 1}); got != want {
 		t.Errorf("totals %+v, want %+v", got, want)
 	}
 	for _, want := range []string{
-		"a: TestGood (12s)", "it is broken", "b.go:1:1: syntax error", "[build failed]", "this line is no event",
+		"a: TestGood (12s)", "a: TestGood/long (20s)", "it is broken", "b.go:1:1: syntax error", "[build failed]", "this line is no event",
 		"skipped: a: TestAway: a_test.go:9: needs root\n", "only run by TestGood (CI accepts this)",
 		"skipped: c: the whole package: no test ran",
 	} {
@@ -49,9 +51,9 @@ func TestReportShowsFailuresSkipsAndTotals(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, &out)
 		}
 	}
-	const closing = "unit: 1 passed, 2 failed, 3 skipped (1 for a reason that CI accepts)\n"
-	if strings.Contains(out.String(), "noise") || !strings.HasSuffix(out.String(), closing) {
-		t.Errorf("output of a test that passed, or another closing line:\n%s", &out)
+	const closing = "unit: 3 passed, 2 failed, 3 skipped (1 for a reason that CI accepts)\n"
+	if strings.Contains(out.String(), "noise") || strings.Contains(out.String(), "short") || !strings.HasSuffix(out.String(), closing) {
+		t.Errorf("output of a test that passed, a short part of one, or another closing line:\n%s", &out)
 	}
 }
 

@@ -23,12 +23,15 @@ var maintainerTools = []string{
 
 // apt runs apt-get with its own configuration and an empty package state.
 type apt struct {
-	dir string   // for everything that it writes
-	env []string // with the configuration
+	dir   string   // for everything that it writes
+	env   []string // with the configuration
+	conf  []byte   // the machine's own configuration, without hooks
+	cache string   // folder of the cache, "" for none
 }
 
-// newApt writes a configuration for apt into dir: the machine's own without hooks, and with folders below dir.
-func newApt(ctx context.Context, dir string) (*apt, error) {
+// newApt writes a configuration for apt into dir: the machine's own without hooks, and with folders below dir. cache is
+// the folder of the cache, or "".
+func newApt(ctx context.Context, dir, cache string) (*apt, error) {
 	dump, err := run(exec.CommandContext(ctx, "apt-config", "dump"))
 	if err != nil {
 		return nil, fmt.Errorf("needs apt (Debian or Ubuntu): %w", err)
@@ -39,13 +42,14 @@ func newApt(ctx context.Context, dir string) (*apt, error) {
 			conf.WriteString(line)
 		}
 	}
+	own := bytes.Clone(conf.Bytes())
 	// apt-config has read Parts and Main already.
 	fmt.Fprintf(&conf, `Dir::Etc::Parts "/dev/null"; Dir::Etc::Main "/dev/null"; Dir::State::status %q; Dir::Cache %q;
 APT::Sandbox::User ""; Debug::NoLocking "true"; APT::Install-Recommends "false"; APT::Install-Suggests "false";
 `, filepath.Join(dir, "status"), filepath.Join(dir, "cache"))
 	file := filepath.Join(dir, "apt.conf")
 	env := append(os.Environ(), "APT_CONFIG="+file, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
-	return &apt{dir: dir, env: env}, errors.Join(
+	return &apt{dir: dir, env: env, conf: own, cache: cache}, errors.Join(
 		os.WriteFile(file, conf.Bytes(), 0o600),
 		os.WriteFile(filepath.Join(dir, "status"), nil, 0o600),
 		os.MkdirAll(filepath.Join(dir, "cache", "archives", "partial"), 0o700),
@@ -59,14 +63,26 @@ func (a *apt) get(ctx context.Context, dir string, args ...string) ([]byte, erro
 }
 
 // resolve returns the packages to install on an empty system to get names, in apt's order. If the machine's package
-// lists are insufficient, it downloads its own.
+// lists are insufficient, it downloads its own. What apt chose from the machine's lists is in the cache until these or
+// its configuration change.
 func (a *apt) resolve(ctx context.Context, names []string) ([]Package, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
+	kept := ""
+	if a.cache != "" {
+		// Without the file's name there is no cache.
+		kept, _ = resolutionFile(a.cache, a.conf, aptState, names)
+	}
+	if kept != "" {
+		if packages, err := readResolution(kept); err == nil && len(packages) > 0 {
+			return packages, nil
+		}
+	}
 	args := append([]string{"-qq", "--print-uris", "install", "--"}, names...)
 	out, err := a.get(ctx, a.dir, args...)
 	if err != nil {
+		kept = "" // what apt chooses from other lists
 		if updateErr := a.update(ctx); updateErr != nil {
 			return nil, fmt.Errorf("%w; fetching package lists: %w", err, updateErr)
 		}
@@ -74,7 +90,11 @@ func (a *apt) resolve(ctx context.Context, names []string) ([]Package, error) {
 			return nil, fmt.Errorf("%w: check the machine's apt sources", err)
 		}
 	}
-	return parseURIs(string(out))
+	packages, err := parseURIs(string(out))
+	if err == nil && kept != "" {
+		_ = writeResolution(kept, packages) // they are right even if they cannot be cached
+	}
+	return packages, err
 }
 
 // update downloads package lists into a folder below a.dir and uses them from then on.

@@ -50,7 +50,7 @@ func build(ctx context.Context, r Recipe, cache string) (*Built, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(work)
-	a, err := newApt(ctx, work)
+	a, err := newApt(ctx, work, cache)
 	if err != nil {
 		return nil, err
 	}
