@@ -43,7 +43,8 @@ func TestReportShowsFailuresSkipsAndTotals(t *testing.T) {
 		t.Errorf("totals %+v, want %+v", got, want)
 	}
 	for _, want := range []string{
-		"a: TestGood (12s)", "a: TestGood/long (20s)", "it is broken", "b.go:1:1: syntax error", "[build failed]", "this line is no event",
+		"a: TestGood (12s)", "a: TestGood/long (20s)", "it is broken", "b.go:1:1: syntax error", "[build failed]",
+		"this line is no event",
 		"skipped: a: TestAway: a_test.go:9: needs root\n", "only run by TestGood (CI accepts this)",
 		"skipped: c: the whole package: no test ran",
 	} {
@@ -52,7 +53,8 @@ func TestReportShowsFailuresSkipsAndTotals(t *testing.T) {
 		}
 	}
 	const closing = "unit: 3 passed, 2 failed, 3 skipped (1 for a reason that CI accepts)\n"
-	if strings.Contains(out.String(), "noise") || strings.Contains(out.String(), "short") || !strings.HasSuffix(out.String(), closing) {
+	if text := out.String(); strings.Contains(text, "noise") || strings.Contains(text, "short") ||
+		!strings.HasSuffix(text, closing) {
 		t.Errorf("output of a test that passed, a short part of one, or another closing line:\n%s", &out)
 	}
 }
