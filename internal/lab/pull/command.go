@@ -18,7 +18,8 @@ downloads once into ~/.cache/wangell/pull, stores it in seven ways (wangell imag
 convert), and has a containerd of its own pull each through CRI from the distribution
 project's registry behind a limited link: with containerd's defaults, and with the
 settings that wangell doctor recommends. Then a service whose image is not on the
-machine gets its first request. Programs start from an image that is not there yet, with
+machine gets its first request, also in a cluster where another node has the image,
+without and with peers. Programs start from an image that is not there yet, with
 wangell-snapshotter and without. At last one to three nodes pull an image of random
 bytes at once, without and with peers, and while things go wrong. It needs Debian or
 Ubuntu, python3 with pip unless only peers run, and with --size large 12 GB of disk

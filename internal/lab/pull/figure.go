@@ -77,14 +77,15 @@ func (l label) Plot(c draw.Canvas, p *plot.Plot) {
 }
 
 func wakePlot(raw Samples) *plot.Plot {
-	kinds := []string{Stock, Prefetch, Lazy, Warm}
+	kinds := []string{Stock, Prefetch, Lazy, Warm, NoPeers, Peers}
 	longest := 1.0
 	for _, w := range raw.Wakes {
 		longest = max(longest, w.FirstByte)
 	}
 	p := report.NewPlot("First byte of a request to a sleeping service", "seconds (medians, and every sample as a dot)")
 	report.XFromZero(p, 1.12*longest)
-	report.NamedRows(p, []string{"first wake, stock", "first wake, prefetched", "first wake, lazy", "later wake"})
+	report.NamedRows(p, []string{"first wake, stock", "first wake, prefetched", "first wake, lazy", "later wake",
+		"first in a cluster, stock", "first in a cluster, peers"})
 	for i, kind := range kinds {
 		times := raw.wakes(kind)
 		if len(times) == 0 {

@@ -141,6 +141,15 @@ type stored struct {
 	Size   int64
 }
 
+// blobs returns the number of different blobs, with the manifest and the configuration.
+func (s stored) blobs() int {
+	digests := map[v1.Hash]bool{s.Digest: true, s.Config.Digest: true}
+	for _, l := range s.Layers {
+		digests[l.Digest] = true
+	}
+	return len(digests)
+}
+
 // manifest returns the manifest of an image with a tag.
 func (h *hub) manifest(ctx context.Context, tag string) (s stored, err error) {
 	ref, err := name.ParseReference(h.ref(tag), name.Insecure)

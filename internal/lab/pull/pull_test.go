@@ -228,8 +228,9 @@ func pullsOf() Samples {
 		}
 	}
 	s.Wakes = []Wake{
-		{1, Stock, 9, 0, ""}, {1, Stock, 30, 0, "timed out"}, {1, Prefetch, 0.3, 12, ""}, {1, Warm, 0.2, 0, ""},
-		{1, Lazy, 1.5, 0, ""},
+		{Kind: Stock, FirstByte: 9}, {Kind: Stock, FirstByte: 30, Error: "timed out"},
+		{Kind: Prefetch, FirstByte: 0.3, Prefetched: 12}, {Kind: Warm, FirstByte: 0.2}, {Kind: Lazy, FirstByte: 1.5},
+		{Kind: NoPeers, FirstByte: 8, OriginRatio: 1.02}, {Kind: Peers, FirstByte: 7, OriginRatio: 0.001, FromPeers: 5e8},
 	}
 	return s
 }
@@ -241,7 +242,7 @@ func TestSummaryFollowsFromTheSamples(t *testing.T) {
 		"pull_s_gzip": 21, "pull_s_gzip_tuned": 20.5, "pull_s_zstd_split_tuned": 14.5, "fetch_s_zstd": 1,
 		"unpack_s_split_tuned": 5,
 		"speedup_best_tuned":   21 / 14.5, "first_wake_s_stock": 9, "first_wake_s_prefetch": 0.3, "first_wake_s_lazy": 1.5,
-		"warm_image_wake_s": 0.2, "lost": 1,
+		"first_wake_s_no_peers": 8, "first_wake_s_peers": 7, "warm_image_wake_s": 0.2, "lost": 1,
 	} {
 		if got := r.Summary.Get(key); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s is %v, want %v", key, got, want)
@@ -309,6 +310,14 @@ func TestWholeExperimentWithTheSmallImage(t *testing.T) {
 	for _, v := range reports[0].Summary {
 		if math.IsNaN(v.Value) && !strings.HasSuffix(v.Key, "_other") || v.Key == "lost" && v.Value != 0 {
 			t.Errorf("%s is %v", v.Key, v.Value)
+		}
+	}
+	for _, w := range reports[0].Raw.(Samples).Wakes {
+		switch {
+		case w.Kind == NoPeers && (w.OriginRatio < 0.95 || w.FromPeers > 0):
+			t.Errorf("a wake without peers got its image from other nodes: %+v", w)
+		case w.Kind == Peers && (w.OriginRatio > 0.1 || w.FromPeers < 1e6):
+			t.Errorf("a wake with peers got its image from the registry: %+v", w)
 		}
 	}
 }

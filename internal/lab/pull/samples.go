@@ -49,6 +49,10 @@ const (
 	Prefetch = "prefetch"
 	// Warm is a later wake.
 	Warm = "warm"
+	// Peers is a first wake as Stock on a node of a cluster whose nodes share images, beside one that has the image.
+	// NoPeers is the same where they do not share.
+	Peers   = "peers"
+	NoPeers = "no_peers"
 )
 
 // Wake is one cold request. Times are in seconds.
@@ -60,6 +64,11 @@ type Wake struct {
 	// Prefetched is the time from the creation of the service until its image was present; 0 if the experiment did
 	// not wait for it.
 	Prefetched float64 `json:"prefetched_s,omitempty"`
+	// OriginRatio is the number of bytes that the registry's host has sent meanwhile, including packet headers,
+	// divided by the packed size of the image, and FromPeers the number of bytes that the node has received from
+	// others. Only wakes in a cluster have them.
+	OriginRatio float64 `json:"origin_bytes_ratio,omitempty"`
+	FromPeers   float64 `json:"from_peers_bytes,omitempty"`
 	// Error is why the request was lost; empty if it was answered.
 	Error string `json:"error,omitempty"`
 }

@@ -36,7 +36,13 @@ the level debug. First wakes: an instance of wangell up with a containerd of its
 image, gets the service and then one request from another namespace, timed from before connect() to the
 first byte of the answer. Stock is imagePull {when: Wake}; prefetch is the default, and the request
 comes when the image is there; lazy is imagePull {when: Wake, mode: Lazy}, with the image as eStargz; warm is
-the next wake after one with stock or prefetch, and a sleep. All values are medians.`
+the next wake after one with stock or prefetch, and a sleep. The last two wakes are those of a cluster:
+two nodes, each a network namespace with a containerd and a daemon (wangell daemon), connected by the
+wire to a controller. One node has the image, which a service there wants; the service that gets the
+request has imagePull {when: Wake}, and its pod is started on the other node, whose CRI pulls the image
+then: from the registry alone, or with --peers. A mirror shares only repositories of which its node is
+to have an image, so another service with a small image of that repository is on both nodes. Both nodes,
+their mirrors and the registry share the processor and the disk. All values are medians.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(raw Samples) *report.Report {
@@ -111,6 +117,10 @@ func summary(raw Samples) report.Summary {
 			Meaning: "first wake, image prefetched (s)"},
 		report.Value{Key: "first_wake_s_lazy", Value: median(raw.wakes(Lazy)),
 			Meaning: "first wake, image pulled lazily (s)"},
+		report.Value{Key: "first_wake_s_no_peers", Value: median(raw.wakes(NoPeers)),
+			Meaning: "first wake on a node of a cluster, another node has the image, no peers (s)"},
+		report.Value{Key: "first_wake_s_peers", Value: median(raw.wakes(Peers)),
+			Meaning: "first wake on a node of a cluster, another node has the image, peers (s)"},
 		report.Value{Key: "warm_image_wake_s", Value: median(raw.wakes(Warm)), Meaning: "later wake, image there (s)"},
 		report.Value{Key: "lost", Value: raw.lost(), Meaning: "lost requests"})
 }
@@ -235,10 +245,13 @@ func otherTable(raw Samples) report.Table {
 
 func wakeTable(raw Samples) report.Table {
 	t := report.Table{Title: "Requests to a sleeping service, to the first byte (s)",
-		Header: []string{"wake", "requests", "median", "slowest", "image there after"}}
+		Header: []string{"wake", "requests", "median", "slowest", "image there after", "registry sent (images)",
+			"from peers (MB)"}}
 	for _, k := range []struct{ kind, meaning string }{
 		{Stock, "first, the image is pulled meanwhile"}, {Prefetch, "first, the image was prefetched"},
 		{Lazy, "first, the image is pulled lazily"}, {Warm, "later"},
+		{NoPeers, "first in a cluster, another node has the image, no peers"},
+		{Peers, "first in a cluster, another node has the image, peers"},
 	} {
 		times := raw.wakes(k.kind)
 		if len(times) == 0 {
@@ -247,8 +260,16 @@ func wakeTable(raw Samples) report.Table {
 		there := median(report.Collect(raw.Wakes, func(w Wake) (float64, bool) {
 			return w.Prefetched, w.Kind == k.kind && w.Prefetched > 0
 		}))
+		sent, fromPeers := "", ""
+		if k.kind == NoPeers || k.kind == Peers {
+			of := func(f func(Wake) float64) float64 {
+				return median(report.Collect(raw.Wakes, func(w Wake) (float64, bool) { return f(w), w.Kind == k.kind }))
+			}
+			sent = fmt.Sprintf("%.3f", of(func(w Wake) float64 { return w.OriginRatio }))
+			fromPeers = fmt.Sprintf("%.1f", of(func(w Wake) float64 { return w.FromPeers })/1e6)
+		}
 		t.Rows = append(t.Rows, []string{k.meaning, fmt.Sprint(len(times)), cell(median(times)),
-			cell(report.Percentile(times, 100)), cell(there)})
+			cell(report.Percentile(times, 100)), cell(there), sent, fromPeers})
 	}
 	return t
 }

@@ -40,10 +40,10 @@ var imagePulls = map[string]string{
 	Stock: "when: Wake", Prefetch: "when: Create", Lazy: "when: Wake, mode: Lazy",
 }
 
-// wakes measures first wakes, each with an instance of its own that has no image.
+// wakes measures first wakes, each with an instance of its own that has no image, or a cluster of its own.
 func (b *bench) wakes(ctx context.Context) error {
 	for round := range b.p.Rounds {
-		kinds := []string{Stock, Prefetch, Lazy}
+		kinds := []string{Stock, Prefetch, Lazy, NoPeers, Peers}
 		if round%2 == 1 {
 			slices.Reverse(kinds)
 		}
@@ -51,7 +51,11 @@ func (b *bench) wakes(ctx context.Context) error {
 			if err := b.settle(); err != nil {
 				return err
 			}
-			if err := b.wake(ctx, round+1, kind); err != nil {
+			wake := b.wake
+			if kind == NoPeers || kind == Peers {
+				wake = b.wakeInCluster
+			}
+			if err := wake(ctx, round+1, kind); err != nil {
 				return fmt.Errorf("wake with %s: %w", kind, err)
 			}
 		}

@@ -48,6 +48,24 @@ type Config struct {
 	Peers bool
 }
 
+// Service is a service that a cluster has.
+type Service struct {
+	// Name is its name in the namespace default.
+	Name string
+	// Image is pulled by Nodes nodes when the service is created, or by all of them if Nodes is 0.
+	Image string
+	Nodes int
+	// OnWake leaves the pull to the first wake instead.
+	OnWake bool
+	// Port is where its program listens.
+	Port int32
+	// WakeTimeout bounds a wake; 0: the default.
+	WakeTimeout time.Duration
+}
+
+// servicePort is the port of every service address.
+const servicePort = 80
+
 // Cluster is a controller with nodes.
 type Cluster struct {
 	Nodes []*Node
@@ -57,11 +75,12 @@ type Cluster struct {
 	dir    string
 	leader *controller.Controller
 	wanted []controller.Service
+	pods   *pods
 }
 
 // Start starts a cluster, and returns once each node is connected. It needs root.
 func Start(ctx context.Context, cfg Config) (_ *Cluster, err error) {
-	c := &Cluster{cfg: cfg, dir: filepath.Join(cfg.Dir, "s")} // short, because of the sockets in it
+	c := &Cluster{cfg: cfg, dir: filepath.Join(cfg.Dir, "s"), pods: newPods()} // short, because of the sockets in it
 	if err := os.Mkdir(c.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make a folder for nodes: %w", err)
 	}
@@ -109,7 +128,7 @@ func (c *Cluster) lead(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("controller: %w", err)
 	}
-	leader, err := controller.New(controller.Config{Runtime: podless{}, Conn: conn, Key: c.key, ImageSettle: settle})
+	leader, err := controller.New(controller.Config{Runtime: c.pods, Conn: conn, Key: c.key, ImageSettle: settle})
 	if err != nil {
 		return errors.Join(fmt.Errorf("controller: %w", err), conn.Close())
 	}
@@ -122,23 +141,53 @@ func (c *Cluster) lead(ctx context.Context) error {
 
 // Want makes the first nodes pull an image, or all of them if their number is 0. It returns before they have it.
 func (c *Cluster) Want(image string, nodes int) error {
-	number := intstr.FromInt(nodes)
-	if nodes == 0 {
-		number = intstr.FromString("All")
+	return c.SetServices(Service{Name: "model", Image: image, Nodes: nodes, Port: 8080})
+}
+
+// SetServices replaces the services. It returns before nodes have their images.
+func (c *Cluster) SetServices(services ...Service) error {
+	c.wanted = nil
+	for i, s := range services {
+		pull := &v1alpha1.ImagePull{When: v1alpha1.PullOnWake}
+		if !s.OnWake {
+			number := intstr.FromInt(s.Nodes)
+			if s.Nodes == 0 {
+				number = intstr.FromString("All")
+			}
+			pull = &v1alpha1.ImagePull{Nodes: &number}
+		}
+		spec := &v1alpha1.WangellService{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: s.Name},
+			Spec: v1alpha1.WangellServiceSpec{
+				Image: s.Image, Port: servicePort, TargetPort: s.Port, IdleTimeout: 3600, ImagePull: pull,
+				WakeTimeout: int64(s.WakeTimeout.Seconds()),
+			},
+		}
+		v1alpha1.Default(spec)
+		c.wanted = append(c.wanted, controller.Service{Spec: spec, Addr: serviceAddr(i), Announce: true})
 	}
-	s := &v1alpha1.WangellService{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "model"},
-		Spec: v1alpha1.WangellServiceSpec{
-			Image: image, Port: 80, TargetPort: 8080, IdleTimeout: 3600, ImagePull: &v1alpha1.ImagePull{Nodes: &number},
-		},
-	}
-	v1alpha1.Default(s)
-	c.wanted = []controller.Service{{Spec: s, Addr: netlab.DefaultServices.Addr().Next()}}
 	if err := c.leader.Update(c.wanted, nil); err != nil {
 		return fmt.Errorf("controller: %w", err)
 	}
 	return nil
 }
+
+// serviceAddr returns the address of a service by its place in SetServices.
+func serviceAddr(i int) netip.Addr {
+	addr := netlab.DefaultServices.Addr()
+	for range i + 1 {
+		addr = addr.Next()
+	}
+	return addr
+}
+
+// Address returns the service address of a service, by its place in SetServices.
+func (c *Cluster) Address(i int) netip.AddrPort {
+	return netip.AddrPortFrom(serviceAddr(i), servicePort)
+}
+
+// RunPodsOn chooses the node of all pods. Before, none can be started.
+func (c *Cluster) RunPodsOn(n *Node) { c.pods.runOn(n) }
 
 // ChangeLeader replaces the controller by another one, whose index of blobs is empty.
 func (c *Cluster) ChangeLeader(ctx context.Context) error {
@@ -149,6 +198,7 @@ func (c *Cluster) ChangeLeader(ctx context.Context) error {
 
 // Close ends the nodes and the controller, and removes their files.
 func (c *Cluster) Close() error {
+	stopped := c.pods.Close()
 	errs := make([]error, len(c.Nodes))
 	var closing sync.WaitGroup
 	for i, n := range c.Nodes {
@@ -160,5 +210,5 @@ func (c *Cluster) Close() error {
 	if c.leader != nil {
 		c.leader.Detach()
 	}
-	return errors.Join(errors.Join(errs...), os.RemoveAll(c.dir))
+	return errors.Join(stopped, errors.Join(errs...), os.RemoveAll(c.dir))
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -14,27 +13,10 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// podless is a cluster that runs no pods: its nodes only pull images.
+// podless is what the pods of these clusters do without.
 type podless struct{}
 
-var (
-	_       runtime.Cluster = podless{}
-	errNone                 = errors.New("this cluster runs no pods")
-)
-
-// Start implements runtime.Runtime.
-func (podless) Start(context.Context, *v1alpha1.WangellService, runtime.StartHooks) (runtime.Pod, error) {
-	return runtime.Pod{}, errNone
-}
-
-// Stop implements runtime.Runtime.
-func (podless) Stop(context.Context, string, time.Duration) error { return runtime.ErrNotFound }
-
-// List implements runtime.Runtime.
-func (podless) List(context.Context) ([]runtime.Pod, error) { return nil, nil }
-
-// Exits implements runtime.Runtime.
-func (podless) Exits() <-chan runtime.Exit { return nil }
+var errNone = errors.New("this cluster does not do that")
 
 // Prepare implements runtime.Runtime.
 func (podless) Prepare(context.Context, *v1alpha1.WangellService, runtime.Progress) error { return nil }
@@ -49,9 +31,6 @@ func (podless) Logs(context.Context, runtime.Key, io.Writer, runtime.LogOptions)
 
 // Versions implements runtime.Runtime.
 func (podless) Versions(context.Context) map[string]string { return nil }
-
-// Close implements runtime.Runtime.
-func (podless) Close() error { return nil }
 
 // Destroy implements runtime.Runtime.
 func (podless) Destroy(context.Context) error { return nil }
