@@ -5,21 +5,38 @@ package envoy
 import (
 	"context"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"sync"
 )
 
-// acks tracks which version of the pods the connected Envoys have.
+// acks tracks which version of the pods the connected Envoys have, and when their threads have followed.
 type acks struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
 	expected uint64 // version of the latest pods
+	held     bool   // pods are kept back until routes are acknowledged
 	sessions map[*session]uint64
-	changed  chan struct{} // closed and replaced when one of the above changes
+	flushes  map[netip.Addr]flush // the latest report of statistics, by Envoy
+	changed  chan struct{}        // closed and replaced when one of the above changes
 }
 
+// flush is a report of statistics.
+type flush struct {
+	n  uint64 // number of reports so far
+	at int64  // its time stamp
+}
+
+// flushesOfThreads is the number of reports after which Envoy's threads have followed an acknowledged change. Before
+// each report, the main thread has every other thread do something, and waits for that; threads do what it asks in
+// order. The first report may have begun before the change, and the second one begins after the end of the first.
+const flushesOfThreads = 2
+
 func newAcks(log *slog.Logger) acks {
-	return acks{log: log, sessions: map[*session]uint64{}, changed: make(chan struct{})}
+	return acks{
+		log: log, sessions: map[*session]uint64{}, flushes: map[netip.Addr]flush{}, changed: make(chan struct{}),
+	}
 }
 
 // update changes the state and wakes those that wait.
@@ -34,15 +51,55 @@ func (a *acks) update(change func()) {
 // expect records a new version of the pods, which is about to be sent.
 func (a *acks) expect(version uint64) { a.update(func() { a.expected = version }) }
 
+// hold records whether a newer version of the pods follows.
+func (a *acks) hold(held bool) { a.update(func() { a.held = held }) }
+
+// flushed records a part of a report of statistics. All parts of a report have the same time stamp.
+func (a *acks) flushed(from netip.Addr, at int64) {
+	a.update(func() {
+		if f := a.flushes[from]; f.n == 0 || f.at != at {
+			a.flushes[from] = flush{f.n + 1, at}
+		}
+	})
+}
+
+// awaitThreads waits until the threads of Envoys have followed what these had acknowledged before. connected returns
+// the addresses of those that still run.
+func (a *acks) awaitThreads(ctx context.Context, connected func() []netip.Addr) error {
+	goals := map[netip.Addr]uint64{}
+	for _, at := range connected() {
+		goals[at] = 0
+	}
+	a.mu.Lock()
+	for at := range goals {
+		goals[at] = a.flushes[at].n + flushesOfThreads
+	}
+	a.mu.Unlock()
+	for {
+		still := connected()
+		a.mu.Lock()
+		behind := slices.ContainsFunc(still, func(at netip.Addr) bool { return a.flushes[at].n < goals[at] })
+		changed := a.changed
+		a.mu.Unlock()
+		if !behind {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
 // end forgets an Envoy that is gone.
 func (a *acks) end(s *session) { a.update(func() { delete(a.sessions, s) }) }
 
 // await waits until all connected Envoys have the present version of the pods.
 func (a *acks) await(ctx context.Context) error {
 	a.mu.Lock()
-	want := a.expected
 	for {
-		behind := false
+		want, behind := a.expected, a.held
 		for _, has := range a.sessions {
 			behind = behind || has < want
 		}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -39,7 +40,8 @@ type Requests struct {
 type reports struct {
 	metrics.UnimplementedMetricsServiceServer
 	loadstats.UnimplementedLoadReportingServiceServer
-	report func([]Requests)
+	report  func([]Requests)
+	flushed func(from netip.Addr, at int64) // called for each part of a report of statistics, with its time stamp
 }
 
 // pass passes a report of an Envoy on.
@@ -85,7 +87,18 @@ func (r *reports) StreamMetrics(st metrics.MetricsService_StreamMetricsServer) e
 			from = proxyOf(n).Addr
 		}
 		r.pass(from, answersOf(m.GetEnvoyMetrics()))
+		r.flushed(from, timeOf(m.GetEnvoyMetrics()))
 	}
+}
+
+// timeOf returns the time stamp of a report, in milliseconds.
+func timeOf(families []*dto.MetricFamily) int64 {
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			return m.GetTimestampMs()
+		}
+	}
+	return time.Now().UnixMilli() // it has no value, and so one part
 }
 
 // loadsOf returns the loads of pods. Envoy leaves out pods that have none.

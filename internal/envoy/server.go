@@ -81,11 +81,12 @@ func Serve(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("socket for Envoy: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, served: make(chan struct{}), content: newContent(), acks: newAcks(cfg.Log),
+		cfg: cfg, served: make(chan struct{}), acks: newAcks(cfg.Log),
 		grpc: grpc.NewServer(grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout})),
 	}
+	s.content = newContent(&s.acks)
 	discovery.RegisterAggregatedDiscoveryServiceServer(s.grpc, &stream{server: s})
-	r := &reports{report: cfg.Requests}
+	r := &reports{report: cfg.Requests, flushed: s.acks.flushed}
 	loadstats.RegisterLoadReportingServiceServer(s.grpc, r)
 	metrics.RegisterMetricsServiceServer(s.grpc, r)
 	logservice.RegisterAccessLogServiceServer(s.grpc, &callers{called: cfg.Called})
@@ -107,7 +108,7 @@ func (s *Server) Close() {
 // Set sets the services that Envoy serves. It returns once Envoy is being informed. Envoy listens for the clients of a
 // service, and routes their requests elsewhere, once it has the clusters for that: no request is lost meanwhile.
 func (s *Server) Set(services []Service) error {
-	return s.content.set(services, &s.acks)
+	return s.content.set(services)
 }
 
 // Retire makes the Envoy with an address stop listening, or listen again. One that stops listening drains: it goes on
@@ -115,11 +116,17 @@ func (s *Server) Set(services []Service) error {
 // or GOAWAY. After its drain time it closes them (envoy: docs/intro/arch_overview/operations/draining).
 func (s *Server) Retire(at netip.Addr, retired bool) { s.content.retire(at, retired) }
 
-// AwaitPods waits until Envoy has taken over the pods of the latest Set. Pods that are not in it get no new request
-// once Envoy's threads have followed, which Envoy does not report: in the milliseconds until then, a request may
-// still reach a removed pod on an existing connection. It returns at once if no Envoy is connected, and the error of
-// ctx if Envoy takes longer.
+// AwaitPods waits until Envoy has taken over the pods of the latest Set, and before them the routes that no longer lead
+// to their services. Pods that are not in it get no new request once Envoy's threads have followed: in the milliseconds
+// until then, a request may still reach a removed pod on an existing connection. It returns at once if no Envoy is
+// connected, and the error of ctx if Envoy takes longer.
 func (s *Server) AwaitPods(ctx context.Context) error { return s.acks.await(ctx) }
+
+// AwaitThreads waits until all threads of Envoy have followed what Envoy had taken over when it was called. That takes
+// up to twice ReportInterval. It returns at once if no Envoy is connected, and the error of ctx if Envoy takes longer.
+func (s *Server) AwaitThreads(ctx context.Context) error {
+	return s.acks.awaitThreads(ctx, s.content.connected)
+}
 
 // deltaStream is the stream of one Envoy.
 type deltaStream = discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer

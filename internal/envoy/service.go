@@ -4,7 +4,6 @@ package envoy
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -63,6 +62,3 @@ func (s Service) sameListener(o Service) bool {
 
 // routed reports whether only a route resource of the service depends on its revisions.
 func (s Service) routed() bool { return s.Protocol == HTTP1 || s.Protocol == HTTP2 }
-
-// samePods reports whether two services have the same pods. Both lists are sorted.
-func (s Service) samePods(o Service) bool { return slices.Equal(s.Pods, o.Pods) }

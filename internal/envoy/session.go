@@ -4,6 +4,7 @@ package envoy
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -23,10 +24,14 @@ type session struct {
 	own       *fronts                      // nil until the Envoy has identified itself
 	pods      map[string]uint64            // versions of pods that were sent, by nonce
 	clusters  map[string][]string          // names of clusters that were sent, by nonce
+	routes    map[string]uint64            // versions of routes that were sent, by nonce
 }
 
 func newSession(a *acks, c *content, connected func(Proxy) (*fronts, error)) *session {
-	return &session{acks: a, content: c, connected: connected, pods: map[string]uint64{}, clusters: map[string][]string{}}
+	return &session{
+		acks: a, content: c, connected: connected,
+		pods: map[string]uint64{}, clusters: map[string][]string{}, routes: map[string]uint64{},
+	}
 }
 
 // OnDeltaStreamOpen does nothing: the first request identifies the Envoy.
@@ -50,7 +55,12 @@ func (s *session) OnStreamDeltaRequest(_ int64, r *discovery.DeltaDiscoveryReque
 		delete(s.pods, nonce)
 		s.acks.update(func() { s.acks.sessions[s] = max(s.acks.sessions[s], version) })
 	}
-	if r.GetTypeUrl() != resource.ClusterType || s.own == nil {
+	switch {
+	case s.own == nil:
+		return nil
+	case r.GetTypeUrl() == resource.RouteType:
+		return s.routesRequested(r)
+	case r.GetTypeUrl() != resource.ClusterType:
 		return nil
 	}
 	has := s.clusters[nonce]
@@ -64,13 +74,33 @@ func (s *session) OnStreamDeltaRequest(_ int64, r *discovery.DeltaDiscoveryReque
 	return s.content.took(s.own, has)
 }
 
-// OnStreamDeltaResponse notes which pods and clusters are sent.
+// routesRequested records which routes an Envoy has, and which it asks for.
+func (s *session) routesRequested(r *discovery.DeltaDiscoveryRequest) error {
+	nonce := r.GetResponseNonce()
+	version, sent := s.routes[nonce]
+	delete(s.routes, nonce)
+	more, fewer := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe()
+	var err error
+	if len(more)+len(fewer) > 0 {
+		err = s.content.follow(s.own, more, fewer)
+	}
+	if sent {
+		err = errors.Join(err, s.content.tookRoutes(s.own, version))
+	}
+	return err
+}
+
+// OnStreamDeltaResponse notes which pods, routes and clusters are sent.
 func (s *session) OnStreamDeltaResponse(_ int64, _ *discovery.DeltaDiscoveryRequest,
 	r *discovery.DeltaDiscoveryResponse) {
 	switch r.GetTypeUrl() {
 	case resource.EndpointType:
 		if version, err := strconv.ParseUint(r.GetSystemVersionInfo(), 10, 64); err == nil {
 			s.pods[r.GetNonce()] = version
+		}
+	case resource.RouteType:
+		if version, err := strconv.ParseUint(r.GetSystemVersionInfo(), 10, 64); err == nil {
+			s.routes[r.GetNonce()] = version
 		}
 	case resource.ClusterType:
 		for _, c := range r.GetResources() {

@@ -144,6 +144,63 @@ func TestRevisionsComeAndGoWithoutALostRequest(t *testing.T) {
 	}
 }
 
+// A revision is deleted while it gets half of the requests: its pods are drained, and nobody wakes it any more.
+func TestDeletedRevisionLosesNoRequest(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []Protocol{HTTP1, Auto} {
+		t.Run(fmt.Sprint("protocol ", protocol), func(t *testing.T) {
+			t.Parallel()
+			r := runEnvoy(t)
+			stays := newHTTPPod(t, ok)
+			s, second := split(t, 50, 50), revision(t, "v2", stays.at)
+			s.Protocol = protocol
+			only := s
+			only.Traffic.Revisions = s.Traffic.Revisions[1:]
+			ends := newHTTPPod(t, ok)
+			first := revision(t, "v1", ends.at) // nothing listens at its address
+			r.set(s, first, second)
+			a := askOn(t, s)
+			for range 5 {
+				a.more()
+				drained := first
+				drained.Pods = nil
+				r.set(only, drained, second)
+				if err := r.server.AwaitThreads(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				before := ends.requests.Load()
+				a.more()
+				if late := ends.requests.Load() - before; late > 0 {
+					t.Errorf("%d requests for a revision after its routes were gone", late)
+				}
+				ends.server.Close()
+				r.set(only, second)
+				a.more()
+				ends = newHTTPPod(t, ok)
+				first.Pods = []netip.AddrPort{ends.at}
+				r.set(only, first, second) // requests may come only now
+				r.set(s, first, second)
+			}
+			a.more()
+			a.end()
+		})
+	}
+}
+
+// Routes without a revision that got no requests are the same: Envoy has nothing to acknowledge.
+func TestPodsOfARevisionWithoutRequestsAreNotKept(t *testing.T) {
+	t.Parallel()
+	r := runEnvoy(t)
+	pod := newHTTPPod(t, ok)
+	s, first, second := split(t, 0, 100), revision(t, "v1", pod.at), revision(t, "v2", pod.at)
+	only := s
+	only.Traffic.Revisions = s.Traffic.Revisions[1:]
+	r.set(s, first, second)
+	get(t, client(t, false), s.at())
+	first.Pods = nil
+	r.set(only, first, second)
+}
+
 // The daemon is replaced: Envoy keeps what it has, and with it the connections of clients.
 func TestEnvoyKeepsItsListenersForAnotherServer(t *testing.T) {
 	t.Parallel()

@@ -53,6 +53,13 @@ type Sticky struct {
 // Empty reports whether a service has pods of its own.
 func (t Traffic) Empty() bool { return len(t.Revisions) == 0 }
 
+// leadsTo reports whether requests may go to a service.
+func (t Traffic) leadsTo(service string) bool {
+	return slices.ContainsFunc(t.Revisions, func(r Revision) bool {
+		return r.Service == service && (r.Percent > 0 || r.Tag != "")
+	})
+}
+
 func (t Traffic) equal(o Traffic) bool {
 	return t.Sticky == o.Sticky && slices.Equal(t.Revisions, o.Revisions)
 }
