@@ -42,6 +42,20 @@ func (t *table) removePod(p *pod) {
 	p.service.removePod(p)
 }
 
+// revisions returns the services that others route requests to.
+func (t *table) revisions() map[runtime.Key]bool {
+	all := map[runtime.Key]bool{}
+	for _, s := range t.services {
+		if s.machine.Deleted() {
+			continue
+		}
+		for _, r := range s.spec.Spec.Traffic {
+			all[runtime.Key(s.spec.Namespace+"/"+r.Revision)] = true
+		}
+	}
+	return all
+}
+
 // podsOn returns the pods of a node.
 func (t *table) podsOn(node string) []*pod {
 	var pods []*pod

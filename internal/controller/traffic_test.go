@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -17,6 +18,53 @@ func splitting(first int32) func(*v1alpha1.WangellServiceSpec) {
 		*s = v1alpha1.WangellServiceSpec{Port: 80, Traffic: []v1alpha1.Revision{
 			{Revision: "v1", Percent: first}, {Revision: "v2", Percent: 100 - first, Tag: "canary"},
 		}}
+	}
+}
+
+// A revision that is deleted gets no more requests, and its pods end once no daemon gives them any.
+func TestDeletedRevisionIsDrained(t *testing.T) {
+	requests := func(s *v1alpha1.WangellServiceSpec) { s.Balancing = &v1alpha1.Balancing{Level: v1alpha1.LevelRequest} }
+	v1, v2, shop := newService("v1", requests), newService("v2", requests), newService("shop", splitting(90))
+	alone := newService("shop", func(s *v1alpha1.WangellServiceSpec) {
+		*s = v1alpha1.WangellServiceSpec{Port: 80, Traffic: []v1alpha1.Revision{{Revision: "v2", Percent: 100}}}
+	})
+	for name, rest := range map[string][]*v1alpha1.WangellService{
+		"with its traffic": {alone, v2}, "alone": {shop, v2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			w.apply(shop, v1, v2)
+			a := w.warm("v1")
+			w.d.set(func(d *fakeDaemon) { d.deaf, d.open = true, 1 })
+			w.apply(rest...)
+			w.until("its pod is drained", func() bool { return w.d.pods(a) == " draining" })
+			leaves := false
+			w.d.set(func(d *fakeDaemon) { leaves = d.table[a].Requests.Leaving })
+			if !leaves {
+				t.Error("the daemon does not know that the revision is being removed")
+			}
+			quiet := func(open uint32) {
+				var generation uint64
+				w.d.set(func(d *fakeDaemon) { generation = d.backends[a].Generation })
+				w.d.send(&wire.Quiet{Service: a, PodID: wireID("v1-1"), Generation: generation, OpenFlows: open})
+			}
+			quiet(1)
+			w.warm("v2") // what came before it has been handled
+			if _, _, stopped := w.rt.state(); len(stopped) > 0 {
+				t.Errorf("stopped %v although it has not answered all requests", stopped)
+			}
+			w.d.send(&wire.Stats{Pods: []wire.PodStats{{Service: a, PodID: wireID("v1-1"), LastPacket: monotime.Now()}}})
+			w.until("it is gone", func() bool { return !w.d.has(a) })
+
+			// Back again, it gets requests.
+			w.d.set(func(d *fakeDaemon) { d.deaf = false })
+			w.apply(shop, v1, v2)
+			a = w.vip("v1")
+			w.d.set(func(d *fakeDaemon) { leaves = d.table[a].Requests.Leaving })
+			if leaves {
+				t.Error("a revision that is back is being removed")
+			}
+		})
 	}
 }
 

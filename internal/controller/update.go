@@ -21,11 +21,16 @@ type updater struct {
 	upserts []wire.Service
 	after   []func() // steps of machines, once the daemons' table has changed
 	begun   []*service
+
+	revisions map[runtime.Key]bool // services to which others have routed requests so far
 }
 
 // update carries out changes.
 func update(e *engine, a *adopter, ch changes) {
 	u := &updater{engine: e, adopter: a, vacated: map[netip.AddrPort]*service{}}
+	if len(ch.removed) > 0 {
+		u.revisions = e.table.revisions()
+	}
 	if ch.first {
 		e.synced = true
 		e.prefetch.begin()
@@ -127,7 +132,13 @@ func (u *updater) remove(k runtime.Key) {
 	case s.machine.Deleted():
 		s.again = nil
 	default:
-		u.after = append(u.after, func() { e.step(s, lifecycle.Deleted{}) })
+		leaves := u.revisions[k] && !s.homeless && !s.splits() && s.spec.Spec.BalancesRequests()
+		if leaves {
+			entry := s.entry()
+			entry.Requests.Leaving = true
+			u.upserts = append(u.upserts, entry)
+		}
+		u.after = append(u.after, func() { e.step(s, lifecycle.Deleted{Drain: leaves}) })
 		e.prefetch.touch()
 	}
 }

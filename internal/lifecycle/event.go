@@ -199,8 +199,9 @@ type SpecChanged struct {
 // (Spec.Rolls) has its own way to do that.
 type RestartAsked struct{}
 
-// Deleted reports that the manifest was deleted.
-type Deleted struct{}
+// Deleted reports that the manifest was deleted. Drain is set for a revision, whose clients go on with the others: its
+// pods lose no request. Without it, they are stopped at once, also if they are being drained after an earlier Deleted.
+type Deleted struct{ Drain bool }
 
 // Adopted reports a running pod that the machine did not start. Ref comes from Machine.NextRef. Leaving is set if the
 // pod is being removed from outside already; Exited or StopDone follows then.

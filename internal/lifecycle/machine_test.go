@@ -223,6 +223,20 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{1, Deleted{}, Stopping, "publish 3 1:draining | refuse: the service was removed | stop 1 30s | info: removed"},
 			{2, Exited{1, 143, ""}, Stopping, ""},
 			{2, StopDone{1}, Stopping, "publish 4"}}},
+		"warm: deleted revision": {toWarm, []did{
+			{1, Deleted{Drain: true}, Stopping, "publish 3 1:draining | refuse: the service was removed | timer 31s | " +
+				"info: removed"},
+			{2, Quiet{1, 3, at(1.5), 1}, Stopping, ""},
+			{3, FlowsSeen{Ref: 1, Open: 0}, Stopping, "stop 1 30s | timer never"},
+			{4, StopDone{1}, Stopping, "publish 4"}}},
+		"warm: deleted revision, no gate answers": {toWarm, []did{
+			{1, Deleted{Drain: true}, Stopping, "publish 3 1:draining | refuse: the service was removed | timer 31s | " +
+				"info: removed"},
+			{31, Timer{}, Stopping, "stop 1 30s | timer never"}}},
+		"warm: deleted revision, then shutdown": {toWarm, []did{
+			{1, Deleted{Drain: true}, Stopping, "publish 3 1:draining | refuse: the service was removed | timer 31s | " +
+				"info: removed"},
+			{2, Deleted{}, Stopping, "stop 1 30s | timer never"}}},
 
 		"drain: a packet came": {toDrain, []did{
 			{300.001, Quiet{1, 3, at(299.9), 1}, Warm, "publish 4 1:serving | timer never | info: stays awake: a packet came"}}},

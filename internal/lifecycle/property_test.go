@@ -231,7 +231,7 @@ func (w *world) chaos(kind, arg byte) Event {
 		return SpecChanged{w.spec, arg%3 != 0}
 	case 19:
 		if arg > 250 {
-			return Deleted{}
+			return Deleted{Drain: arg%2 == 0}
 		}
 		return Rejoined{}
 	case 20:

@@ -162,19 +162,24 @@ func (t *transition) replaceFirst() {
 	t.report(Info, "%s: the pod ends before the new one starts", t.revWhy)
 }
 
-// delete stops all pods of a deleted service.
-func (t *transition) delete() {
-	if t.deleted {
-		return
-	}
+// delete stops all pods of a deleted service. With drain, a pod that serves is stopped once it gets no new requests and
+// has answered the others.
+func (t *transition) delete(drain bool) {
+	first := !t.deleted
 	t.deleted = true
-	if t.state != Cold && t.state != Failed {
+	if first && t.state != Cold && t.state != Failed {
 		t.refuse = deletedReason
 		t.conclude(ResultCancelled, t.refuse)
 	}
 	for _, p := range t.pods {
-		t.stop(p, p.grace)
+		if drain && p.serves() && p.progress == podConfirmed {
+			t.drain(p, max(t.spec.drainTimeout(), quietTimeout))
+		} else {
+			t.stop(p, p.grace)
+		}
 	}
 	t.next.wake, t.start.deadline, t.next.replicas, t.state, t.message = nil, 0, 0, Stopping, ""
-	t.report(Info, "removed")
+	if first {
+		t.report(Info, "removed")
+	}
 }

@@ -78,7 +78,7 @@ func (t *transition) handle(ev Event) {
 			t.restart(restartAsked)
 		}
 	case Deleted:
-		t.delete()
+		t.delete(e.Drain)
 	case Adopted:
 		t.adopt(e)
 	case Appeared:

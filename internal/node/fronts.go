@@ -21,6 +21,8 @@ import (
 const (
 	// frontWait bounds how long a change of pods waits for Envoy to apply it.
 	frontWait = 500 * time.Millisecond
+	// threadsWait bounds how long the end of a revision's pods waits for Envoy's threads.
+	threadsWait = 3 * time.Second
 	// frontReturns is how long after the daemon's start Envoy may take to connect. Until then the fronts of an
 	// earlier daemon keep their clients.
 	frontReturns = 15 * time.Second
@@ -203,6 +205,22 @@ func (d *daemon) settleFront() {
 	}
 }
 
+// settleThreads returns once no thread of Envoy knows a route to a revision that is being removed, or Envoy does not
+// answer. settleFront comes before it.
+func (d *daemon) settleThreads() {
+	d.fronts.publishing.Lock()
+	server := d.fronts.server
+	d.fronts.publishing.Unlock()
+	if server == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, threadsWait)
+	defer cancel()
+	if err := server.AwaitThreads(ctx); err != nil && d.ctx.Err() == nil {
+		d.log.Warn("Envoy does not answer: a revision may get requests after its end", "waited", threadsWait)
+	}
+}
+
 // configureFronts gives Envoy the present services and pods, and services their fronts.
 func (d *daemon) configureFronts() error {
 	f := &d.fronts
@@ -210,11 +228,11 @@ func (d *daemon) configureFronts() error {
 	defer f.publishing.Unlock()
 	all := d.allServices()
 	slices.SortFunc(all, func(a, b *service) int { return a.addr.Compare(b.addr) })
-	wanted, revisions := false, map[string]bool{} // revisions: services that may be some
+	wanted, revisions := false, map[string]bool{} // revisions: services that may be some, and stay
 	for _, s := range all {
 		s.mu.Lock()
 		wanted = wanted || s.requests != nil
-		if s.requests != nil && !s.splits() {
+		if s.requests != nil && !s.splits() && !s.requests.Leaving {
 			revisions[s.name] = true
 		}
 		s.mu.Unlock()

@@ -77,10 +77,14 @@ func (d *daemon) settle(s *service, p *pod) {
 		return
 	}
 	fronted := s.requests != nil
+	leaves := fronted && s.requests.Leaving
 	p.settling = true
 	d.tasks.Go(func() {
 		if fronted {
 			d.settleFront()
+		}
+		if leaves {
+			d.settleThreads()
 		}
 		deadline := time.Now().Add(handshakeWait)
 		for {

@@ -14,6 +14,7 @@ const (
 	serviceFixed = addrSize + 4 + 2 + 2 + 1 + 1 + 2 // bytes of an entry without its name
 	idleFreezes  = 1 << 31                          // bit of the idle timeout: the entry has FreezeSeconds
 	showsClients = 0x40                             // bit of the protocol of Requests: Transparent
+	leaves       = 0x20                             // bit of the protocol of Requests: Leaving
 	requestsSize = 1 + 4 + 2 + 2                    // bytes of Requests without Traffic
 	maxTable     = 36_000_000                       // bytes of all entries, so that 65,535 pieces suffice
 	syncHeader   = 1 + 3*8 + 4*2                    // bytes of a SYNC without its entries
@@ -112,6 +113,9 @@ func (r *Requests) append(b []byte) []byte {
 	if r.Transparent {
 		protocol |= showsClients
 	}
+	if r.Leaving {
+		protocol |= leaves
+	}
 	if !r.Traffic.Empty() {
 		protocol |= splitsTraffic
 	}
@@ -124,7 +128,8 @@ func (r *Requests) append(b []byte) []byte {
 
 func (r *Requests) decode(d *decoder) {
 	protocol := d.u8()
-	r.Protocol, r.Transparent = Protocol(protocol&^(splitsTraffic|showsClients)), protocol&showsClients != 0
+	r.Protocol = Protocol(protocol &^ (splitsTraffic | showsClients | leaves))
+	r.Transparent, r.Leaving = protocol&showsClients != 0, protocol&leaves != 0
 	r.ClientIdleSeconds = d.u32()
 	r.MaxPerPod, r.WarmupSeconds = d.u16(), d.u16()
 	if protocol&splitsTraffic != 0 {

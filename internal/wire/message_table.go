@@ -73,6 +73,8 @@ type Requests struct {
 	WarmupSeconds uint16
 	// Traffic routes the requests to other services, the revisions of this one, which has no pods.
 	Traffic Traffic
+	// Leaving is set for a revision that is being removed: other services route no more requests to it.
+	Leaving bool
 }
 
 // Sync is part of a step that turns version Base of the table of services into Version. Base 0 is the empty table. The

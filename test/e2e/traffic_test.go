@@ -227,3 +227,35 @@ func TestRequestsWaitForRevisionsOfTheSameFile(t *testing.T) {
 	eventually(t, "answers of version 1 again", func() bool { return load.Versions()["1"] > before })
 	load.Stop(t)
 }
+
+// A revision is deleted while it gets requests. Its server ends at once when it is asked to.
+func TestNoRequestIsLostWhenARevisionIsDeleted(t *testing.T) {
+	const address = "10.46.100.78"
+	l := newLab(t, 1)
+	f := l.files(t)
+	apply := func(versions ...string) {
+		traffic := fmt.Sprintf("---\napiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\n"+
+			"metadata: {name: shop}\nspec:\n  port: 80\n  address: %s\n  traffic:\n", address)
+		var revisions []service
+		for _, v := range versions {
+			r := version("shop-v"+v, v)
+			r.more = "balancing: {level: Request}"
+			revisions = append(revisions, r)
+			traffic += fmt.Sprintf("    - {revision: %s, percent: %d}\n", r.name, 100/len(versions))
+		}
+		f.write(t, "shop.yaml", traffic+manifest(revisions...))
+	}
+	apply("1", "2")
+	l.startWith(t, "", "-f", f.dir, "--envoy", envoytest.Path(t))
+	l.awaitEnvoy(t)
+	load := l.load(t, address, newConnections, keptConnections)
+	for range 5 {
+		before := load.Versions()["1"]
+		eventually(t, "answers of version 1", func() bool { return load.Versions()["1"] > before+20 })
+		apply("2")
+		l.untilGone(t, "shop-v1")
+		load.GoesOn(t)
+		apply("1", "2")
+	}
+	load.Stop(t)
+}
