@@ -52,7 +52,7 @@ func (p *volumePlace) store() (*volume.Store, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("volumes belong to root: use sudo")
 	}
-	return instance.Volumes(p.stateDir, p.g.runDir), nil
+	return instance.Volumes(p.stateDir, p.g.runDir)
 }
 
 // complete completes names of volumes that are not arguments yet.

@@ -53,6 +53,12 @@ func WithContainerd(ctx context.Context, c Config, log *slog.Logger,
 	if socket != containerd.OwnSocket(c.RunDir) {
 		return withClient(socket, c.snapshotter(), f)
 	}
+	// An instance with another run folder may have a containerd on the same state folder.
+	state, err := acquireState(c)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
 	own, err := containerd.StartOwn(ctx, containerd.OwnConfig{StateDir: c.StateDir, RunDir: c.RunDir, Log: log})
 	if err != nil {
 		return err

@@ -45,7 +45,11 @@ func acquireState(c Config) (*os.File, error) {
 	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
-		return f, nil
+		if err = c.ownsState(); err == nil {
+			return f, nil
+		}
+		f.Close()
+		return nil, err
 	}
 	f.Close()
 	if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -54,6 +58,47 @@ func acquireState(c Config) (*os.File, error) {
 	pid, _ := holderOf(c.stateLockFile())
 	return nil, fmt.Errorf("%s belongs to another running instance (pid %d): stop that one, or give another --state-dir",
 		c.StateDir, pid)
+}
+
+// noteRunDir records in the lock of a state folder which run folder its instance has.
+func noteRunDir(state *os.File, runDir string) error {
+	// What is there already needs no room on a full disk.
+	if text, err := os.ReadFile(state.Name()); err == nil && strings.TrimSpace(string(text)) == runDir {
+		return nil
+	}
+	if err := errors.Join(state.Truncate(0), writeAt(state, runDir+"\n")); err != nil {
+		return fmt.Errorf("write %s: %w", state.Name(), err)
+	}
+	return nil
+}
+
+// ownsState returns an error if the state folder is that of an instance with another run folder, which runs or was
+// killed: only that run folder tells which pods use its volumes, and a killed instance's containerd goes on.
+func (c Config) ownsState() error {
+	text, err := os.ReadFile(c.stateLockFile())
+	owner := strings.TrimSpace(string(text))
+	if errors.Is(err, os.ErrNotExist) || err == nil && owner == "" {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("lock of the state folder: %w", err)
+	}
+	left, found, err := load(owner)
+	if err != nil {
+		return err
+	}
+	if !found || sameFile(owner, c.RunDir) || !sameFile(left.StateDir, c.StateDir) {
+		return nil
+	}
+	return fmt.Errorf("%s is the state folder of the instance with --run-dir %s, which runs or was killed: add that "+
+		"flag, or end the instance first ('wangell down --run-dir %s')", c.StateDir, owner, owner)
+}
+
+// sameFile reports whether two paths name one file.
+func sameFile(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
 // acquire locks a run folder, which it makes if necessary (mode 0700). The error is a *RunningError if another process

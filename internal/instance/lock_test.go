@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/containerd/containerd/v2/client"
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/testutil/need"
@@ -164,6 +165,16 @@ func TestStateFolderBelongsToOneInstance(t *testing.T) {
 	if _, err := acquireState(c); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
+	// Commands for images start no second containerd either.
+	c.RunDir, c.Containerd, c.XDPMode = filepath.Join(t.TempDir(), "run"), ContainerdOwn, "auto"
+	c.Addresses, c.PodAddresses = DefaultAddresses, DefaultPodAddresses
+	err = WithContainerd(t.Context(), c, slog.New(slog.DiscardHandler), func(*client.Client, string) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if _, err := os.Stat(c.RunDir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the run folder is left: %v", err)
+	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -172,4 +183,39 @@ func TestStateFolderBelongsToOneInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.Close()
+}
+
+// Only the run folder of an instance, also of a killed one, tells which pods use its state folder.
+func TestStateFolderBelongsToARunFolder(t *testing.T) {
+	c := Config{StateDir: t.TempDir(), RunDir: t.TempDir()}
+	other := Config{StateDir: c.StateDir, RunDir: t.TempDir()}
+	f, err := acquireState(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(noteRunDir(f, c.RunDir), c.save(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Volumes(c.StateDir, c.RunDir); err != nil {
+		t.Error(err)
+	}
+	want := fmt.Sprintf("%s is the state folder of the instance with --run-dir %s", c.StateDir, c.RunDir)
+	_, errVolumes := Volumes(c.StateDir, other.RunDir)
+	_, errState := acquireState(other)
+	for _, err := range []error{errVolumes, errState} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	// Once the instance has ended, the state folder is free.
+	if err := os.Remove(c.configFile()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Volumes(c.StateDir, other.RunDir); err != nil {
+		t.Error(err)
+	}
+	if f, err = acquireState(other); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
 }

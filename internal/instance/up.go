@@ -77,6 +77,9 @@ func Up(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, l.remove())
 	}
 	defer state.Close()
+	if err := noteRunDir(state, o.RunDir); err != nil { // as on a full disk, on which services run all the same
+		o.Log.Warn("commands for volumes must be given this --run-dir: it is not recorded", "error", err)
+	}
 	if killed {
 		o.Log.Info("adopting what a killed instance left")
 	}

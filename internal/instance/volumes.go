@@ -12,9 +12,13 @@ import (
 	"wangell.loutres.me/internal/volume"
 )
 
-// Volumes returns the persistent volumes in a state folder. runDir is the run folder of the instance that uses it.
-func Volumes(stateDir, runDir string) *volume.Store {
-	return volume.NewStore(stateDir, containerd.PodsDir(runDir))
+// Volumes returns the persistent volumes in a state folder. runDir is the run folder of the instance that uses it,
+// which knows the pods that hold them; another one is an error.
+func Volumes(stateDir, runDir string) (*volume.Store, error) {
+	if err := (Config{StateDir: stateDir, RunDir: runDir}).ownsState(); err != nil {
+		return nil, err
+	}
+	return volume.NewStore(stateDir, containerd.PodsDir(runDir)), nil
 }
 
 // volumes removes the persistent volumes of services that are removed and do not retain them.
