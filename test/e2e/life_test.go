@@ -277,6 +277,22 @@ func TestClientWaitsWhileThereIsNoUp(t *testing.T) {
 	}
 }
 
+// As behind a tee that got the same Ctrl-C.
+func TestUpOutlivesTheReadersOfItsOutput(t *testing.T) {
+	l := newLab(t, 1)
+	u := l.start(t, service{name: "hello"})
+	for _, o := range u.outputs {
+		if err := o.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
+	l.must(t, "sleep", "hello")
+	if err := u.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 // The message names the process that holds the run folder.
 func TestSecondUpIsRefused(t *testing.T) {
 	l := newLab(t, 1)

@@ -71,6 +71,8 @@ type up struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
 	err  error         // of the process, once done
+	// outputs are the read ends of its output.
+	outputs []io.Closer
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced at every event
@@ -122,7 +124,7 @@ func (l *lab) launch(stdin string, flags ...string) (*up, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.cmd.Stdout, u.cmd.Stderr = stdoutW, stderrW
+	u.cmd.Stdout, u.cmd.Stderr, u.outputs = stdoutW, stderrW, []io.Closer{stdout, stderr}
 	err = u.cmd.Start()
 	stdoutW.Close()
 	stderrW.Close()
