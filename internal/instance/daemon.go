@@ -80,10 +80,14 @@ type brokenFiles struct {
 	list []localapi.BrokenFile
 }
 
-// set stores the error of the last load of the manifests; nil if there was none.
-func (b *brokenFiles) set(err error) {
+// set stores the errors of the last load of the manifests, and of their application as a whole; nil if there were none.
+func (b *brokenFiles) set(load, apply error) {
 	list := []localapi.BrokenFile{}
-	if errs := (manifest.Errors)(nil); errors.As(err, &errs) {
+	all := func(err error) { list = append(list, localapi.BrokenFile{File: "-f", Errors: []string{err.Error()}}) }
+	if apply != nil {
+		all(apply)
+	}
+	if errs := (manifest.Errors)(nil); errors.As(load, &errs) {
 		for _, of := range errs.ByFile() {
 			file := localapi.BrokenFile{File: of[0].File}
 			for _, e := range of {
@@ -91,8 +95,8 @@ func (b *brokenFiles) set(err error) {
 			}
 			list = append(list, file)
 		}
-	} else if err != nil {
-		list = append(list, localapi.BrokenFile{File: "-f", Errors: []string{err.Error()}})
+	} else if load != nil {
+		all(load)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

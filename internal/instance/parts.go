@@ -86,13 +86,14 @@ func (u *up) watch() {
 	u.stopParts = append(u.stopParts, func() error { cancel(); return nil })
 	u.parts.Go(func() {
 		err := u.Manifests.Watch(ctx, func(set manifest.Set, err error) {
-			u.broken.set(err)
+			u.broken.set(err, nil)
 			if err != nil && ctx.Err() == nil {
 				u.Log.Error("these manifests are not applied: their services stay as they were", "error", err)
 			}
-			if err := u.services.apply(ctx, set); err != nil {
+			if applied := u.services.apply(ctx, set); applied != nil {
 				if ctx.Err() == nil {
-					u.Log.Error("manifests are not applied: nothing is changed", "error", err)
+					u.Log.Error("manifests are not applied: nothing is changed", "error", applied)
+					u.broken.set(err, applied)
 				}
 				return
 			}
