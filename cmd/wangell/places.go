@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/instance"
 )
 
@@ -48,6 +49,7 @@ func (p *places) withImages(cmd *cobra.Command,
 	if err != nil {
 		return err
 	}
+	cli.OutlivePipes() // an own containerd must be stopped
 	return instance.WithContainerd(cmd.Context(), p.config(), log, func(c *client.Client, snapshotter string) error {
 		return f(cmd.Context(), c, snapshotter)
 	})

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -140,9 +139,7 @@ func (u *upFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	shortenSlices()
-	// The reader of the log may end before this process, as tee does by the same Ctrl-C: a write to nobody must not end
-	// it, which would leave containers and the gate. Unlike with signal.Ignore, children have the default.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	cli.OutlivePipes() // the log's reader may end before this process, as tee does by the same Ctrl-C
 	force, stop := secondSignal()
 	defer stop()
 	err = instance.Up(cmd.Context(), instance.Options{

@@ -52,6 +52,7 @@ func (p *volumePlace) store() (*volume.Store, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("volumes belong to root: use sudo")
 	}
+	cli.OutlivePipes() // a volume must be unmounted
 	return instance.Volumes(p.stateDir, p.g.runDir)
 }
 

@@ -61,6 +61,11 @@ func EndSignals() []os.Signal {
 	return signals
 }
 
+// OutlivePipes makes a write to standard output or error whose reader has ended an error, EPIPE. By default it kills the
+// process, which is wrong for a command that has something to clean up. Unlike with signal.Ignore, programs that the
+// command starts have the default.
+func OutlivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+
 // Run executes a command line of root and returns the exit code. Errors are printed to standard error. The first of
 // EndSignals cancels the command's context and restores the default action, so that a second one kills the process.
 func Run(root *cobra.Command, args []string) int {

@@ -5,6 +5,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -290,6 +291,27 @@ func TestUpOutlivesTheReadersOfItsOutput(t *testing.T) {
 	l.must(t, "sleep", "hello")
 	if err := u.stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// As before grep -q, which ends at the first match.
+func TestCommandsWithoutAReaderLeaveNoContainerd(t *testing.T) {
+	l := newLab(t, 1)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	defer w.Close()
+	cmd := l.Node.Command(t.Context(), program, "image", "ls", "--run-dir", l.run, "--state-dir", l.state, "--containerd",
+		"own")
+	cmd.Stdout = w
+	var exit *exec.ExitError
+	if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("image ls without a reader: %v", err)
+	}
+	if _, err := os.Stat(l.run); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the run folder of its containerd: %v", err)
 	}
 }
 
