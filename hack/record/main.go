@@ -58,12 +58,6 @@ func run(out, title, from string, pause time.Duration, s screen, command []strin
 	return os.WriteFile(out, s.svg(compress(lines, pause)), 0o644)
 }
 
-// line is one line of output.
-type line struct {
-	text string
-	at   time.Duration // since the first line
-}
-
 // record runs a command and returns the lines it prints on either stream; it also copies them to echo.
 func record(command []string, echo io.Writer) ([]line, error) {
 	cmd := exec.Command(command[0], command[1:]...)
@@ -86,17 +80,4 @@ func record(command []string, echo io.Writer) ([]line, error) {
 		fmt.Fprintln(echo, in.Text())
 	}
 	return lines, errors.Join(in.Err(), cmd.Wait())
-}
-
-// compress moves lines forward so that the first one is at zero and no pause is longer than most.
-func compress(lines []line, most time.Duration) []line {
-	out := make([]line, len(lines))
-	var at time.Duration
-	for i, l := range lines {
-		if i > 0 {
-			at += min(l.at-lines[i-1].at, most)
-		}
-		out[i] = line{text: l.text, at: at}
-	}
-	return out
 }

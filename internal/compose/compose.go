@@ -18,42 +18,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// Options are the parameters of Load and Translate.
-type Options struct {
-	// Files are Compose files; later ones override earlier ones, and - is standard input. Default: the compose.yaml
-	// of the working folder or a folder above.
-	Files []string
-	// EnvFiles are the files with variables for interpolation. Default: .env beside the first file.
-	EnvFiles []string
-	// Env are further variables, NAME=VALUE, which win.
-	Env []string
-	// Profiles are the profiles to enable; * enables all.
-	Profiles []string
-	// Namespace is the namespace of the services.
-	Namespace string
-}
-
-// Note describes something that was not translated, or was assumed.
-type Note struct {
-	// Service is the name in the Compose file; empty for the file itself.
-	Service string `json:"service,omitempty"`
-	// Field is the field of the Compose file; empty for the service as a whole.
-	Field string `json:"field"`
-	// Text says what happens instead, and what to do.
-	Text string `json:"text"`
-	// Lost is set if the field was not translated, as opposed to translated with an assumption.
-	Lost bool `json:"lost"`
-}
-
-// String returns the note as a line.
-func (n Note) String() string {
-	where := n.Field
-	if n.Service != "" {
-		where = strings.TrimSuffix("services."+n.Service+"."+n.Field, ".")
-	}
-	return where + ": " + n.Text
-}
-
 // Load reads Compose files, with their includes, extensions and variables.
 func Load(ctx context.Context, o Options) (*types.Project, error) {
 	options, err := cli.NewProjectOptions(o.Files, cli.WithEnv(o.Env), cli.WithEnvFiles(o.EnvFiles...), cli.WithDotEnv,
@@ -139,23 +103,6 @@ func besides(p *types.Project) (notes []Note) {
 	return notes
 }
 
-// translation translates one service.
-type translation struct {
-	project *types.Project
-	service *types.ServiceConfig
-	options Options
-	spec    v1alpha1.WangellServiceSpec
-	notes   []Note
-}
-
-func (t *translation) lost(field, format string, args ...any) {
-	t.notes = append(t.notes, Note{Service: t.service.Name, Field: field, Text: fmt.Sprintf(format, args...), Lost: true})
-}
-
-func (t *translation) assumed(field, format string, args ...any) {
-	t.notes = append(t.notes, Note{Service: t.service.Name, Field: field, Text: fmt.Sprintf(format, args...)})
-}
-
 // translate returns nil if the service cannot be one.
 func (t *translation) translate(name string) *v1alpha1.WangellService {
 	if t.service.Image == "" {
@@ -183,18 +130,4 @@ func (t *translation) translate(name string) *v1alpha1.WangellService {
 		t.assumed("name", "becomes %s, by which other services must call it", s.Name)
 	}
 	return s
-}
-
-// label makes a name a DNS label.
-func label(name string) string {
-	out := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
-			return r
-		case r >= 'A' && r <= 'Z':
-			return r - 'A' + 'a'
-		}
-		return '-'
-	}, name)
-	return strings.Trim(out[:min(len(out), 63)], "-")
 }

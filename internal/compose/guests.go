@@ -7,20 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/compose-spec/compose-go/v2/types"
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
 )
-
-// hostOf returns the service whose network a service shares; empty if it has its own.
-func hostOf(s *types.ServiceConfig) string {
-	host, _ := strings.CutPrefix(s.NetworkMode, types.ServicePrefix)
-	if host == s.NetworkMode {
-		return ""
-	}
-	return host
-}
 
 // guests adds the services that share the network of this one as containers of its pods.
 func (t *translation) guests() {

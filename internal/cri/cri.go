@@ -7,7 +7,6 @@
 package cri
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -15,9 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wangell.loutres.me/internal/runtime"
@@ -102,30 +99,5 @@ func (w *Watcher) Hurry() {
 	}
 }
 
-// Run watches until ctx ends. While the runtime does not answer, nothing is reported; afterwards, what has changed.
-func (w *Watcher) Run(ctx context.Context) {
-	defer w.conn.Close()
-	follow, lost := w.follow, false
-	for {
-		connected, err := follow(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		switch {
-		case status.Code(err) == codes.Unimplemented:
-			w.cfg.Log.Warn("this container runtime has no events: polling it once a second, and often while pods change; "+
-				"containerd 1.7 or CRI-O with enable_pod_events is quicker", "endpoint", w.cfg.Endpoint)
-			follow = w.poll
-			continue
-		case connected || !lost:
-			w.cfg.Log.Warn("the container runtime does not answer: new pods are not served until it does",
-				"endpoint", w.cfg.Endpoint, "error", err)
-		}
-		lost = true
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(retryAfter):
-		}
-	}
-}
+// netnsFolder is where runtimes create the network namespaces of pods.
+const netnsFolder = "/run/netns"

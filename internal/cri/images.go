@@ -94,3 +94,6 @@ func (s *Images) pull(ctx context.Context, r *criv1.PullImageRequest) error {
 	}
 	return err
 }
+
+// criNamespace is containerd's namespace for the CRI.
+const criNamespace = "k8s.io"

@@ -26,9 +26,6 @@ const (
 	valueOurs = "true"
 )
 
-// criNamespace is containerd's namespace for the CRI.
-const criNamespace = "k8s.io"
-
 // namespaced returns a context for calls of containerd's API in the namespace of the CRI.
 func namespaced(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

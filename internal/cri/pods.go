@@ -8,10 +8,12 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -140,4 +142,13 @@ func (p *pods) report(b *sandbox, e runtime.PodEvent, container string, at int64
 	p.onReport(runtime.PodReport{
 		Event: e, Pod: b.pod, Name: b.name, Container: container, At: monotimeOf(at), Code: code,
 	})
+}
+
+// monotimeOf converts a Unix time in nanoseconds; it returns now if that is 0 or in the future.
+func monotimeOf(at int64) monotime.Time {
+	now := monotime.Now()
+	if since := time.Since(time.Unix(0, at)); at > 0 && since > 0 {
+		return max(now.Add(-since), 1)
+	}
+	return now
 }

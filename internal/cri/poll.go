@@ -17,9 +17,6 @@ const (
 	busyFor   = 5 * time.Second
 )
 
-// netnsFolder is where runtimes create the network namespaces of pods.
-const netnsFolder = "/run/netns"
-
 // poll lists the pods again and again, until the runtime does not answer. connected is whether it ever answered.
 func (w *Watcher) poll(ctx context.Context) (connected bool, err error) {
 	var created chan fsnotify.Event

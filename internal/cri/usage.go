@@ -9,7 +9,6 @@ import (
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -47,13 +46,4 @@ func sumOf(stats []*criv1.ContainerStats) (u runtime.Usage, ok bool) {
 	}
 	u.At = monotimeOf(at)
 	return u, len(stats) > 0
-}
-
-// monotimeOf converts a Unix time in nanoseconds; it returns now if that is 0 or in the future.
-func monotimeOf(at int64) monotime.Time {
-	now := monotime.Now()
-	if since := time.Since(time.Unix(0, at)); at > 0 && since > 0 {
-		return max(now.Add(-since), 1)
-	}
-	return now
 }

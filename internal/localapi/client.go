@@ -27,20 +27,6 @@ import (
 // ErrNotRunning is returned if no instance serves the socket.
 var ErrNotRunning = errors.New("no wangell instance is running here")
 
-// Error is an error response of an instance.
-type Error struct {
-	Code int // HTTP status
-	Text string
-}
-
-// Error implements error.
-func (e *Error) Error() string { return e.Text }
-
-// Is makes status 404 match runtime.ErrNotFound.
-func (e *Error) Is(target error) bool {
-	return target == runtime.ErrNotFound && e.Code == http.StatusNotFound
-}
-
 // Client is a client of a running instance.
 type Client struct {
 	base      url.URL

@@ -5,9 +5,6 @@ package localapi
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 
@@ -15,29 +12,6 @@ import (
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
-
-// errorTrailer is the trailer with an error after the beginning of an answer.
-const errorTrailer = "Wangell-Error"
-
-// Services provides the data of the API. A controller.Controller is one.
-type Services interface {
-	Status() []controller.Status
-	Resolve(name string) (runtime.Key, error)
-	Pressure() []controller.Pressure
-	Wakes(key runtime.Key) []lifecycle.Waterfall
-	Sleep(ctx context.Context, key runtime.Key) error
-	Logs(ctx context.Context, key runtime.Key, w io.Writer, options runtime.LogOptions) error
-	Subscribe(ctx context.Context) <-chan controller.Event
-	Ready() error
-}
-
-// BrokenFile is a manifest, or a folder of manifests, with mistakes. Its services keep their last valid state.
-type BrokenFile struct {
-	// File is the file as the user named it.
-	File string `json:"file"`
-	// Errors are its mistakes, with the file, line and field of each.
-	Errors []string `json:"errors"`
-}
 
 // Handler answers the requests of the API, over whatever transport they come.
 type Handler struct {
@@ -119,39 +93,6 @@ func (h Handler) Routes() http.Handler {
 	return mux
 }
 
-// answer writes a value as JSON, or nothing, or an error.
-func answer(w http.ResponseWriter, v any, err error) {
-	switch {
-	case err != nil:
-		Refuse(w, err)
-	case v == nil:
-		w.WriteHeader(http.StatusNoContent)
-	default:
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v) // it fails only if the client is gone
-	}
-}
-
-// errorBody is the JSON form of an error.
-type errorBody struct {
-	Error string `json:"error"`
-}
-
-// Refuse answers with an error: an *Error with its code, otherwise 404 for runtime.ErrNotFound, and 500.
-func Refuse(w http.ResponseWriter, err error) {
-	code := http.StatusInternalServerError
-	var coded *Error
-	switch {
-	case errors.As(err, &coded):
-		code = coded.Code
-	case errors.Is(err, runtime.ErrNotFound):
-		code = http.StatusNotFound
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(errorBody{err.Error()})
-}
-
 func wakes(r *http.Request, s Services) (any, error) {
 	key := runtime.Key("")
 	if name := r.FormValue("service"); name != "" {
@@ -195,10 +136,6 @@ func logs(w http.ResponseWriter, r *http.Request, s Services) {
 		w.Header().Del("Trailer")
 		answer(w, nil, err)
 	}
-}
-
-func badRequest(format string, args ...any) error {
-	return &Error{Code: http.StatusBadRequest, Text: fmt.Sprintf(format, args...)}
 }
 
 // flushWriter sends each write to the client at once.

@@ -67,19 +67,3 @@ func (m *metrics) pulled(err error, took time.Duration) {
 	}
 	m.pulls.WithLabelValues(result).Inc()
 }
-
-// Describe implements prometheus.Collector.
-func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
-	k.metrics.pulls.Describe(ch)
-	k.metrics.seconds.Describe(ch)
-	k.metrics.phases.Describe(ch)
-	k.metrics.bytes.Describe(ch)
-}
-
-// Collect implements prometheus.Collector.
-func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
-	k.metrics.pulls.Collect(ch)
-	k.metrics.seconds.Collect(ch)
-	k.metrics.phases.Collect(ch)
-	k.metrics.bytes.Collect(ch)
-}

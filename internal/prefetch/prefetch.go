@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"wangell.loutres.me/internal/cri"
 	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/monotime"
@@ -233,3 +235,19 @@ func (k *Keeper) set(e *entry, r wire.ImageReport) {
 
 // maxDetail bounds the text of an error, so that it fits a report.
 const maxDetail = 600
+
+// Describe implements prometheus.Collector.
+func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
+	k.metrics.pulls.Describe(ch)
+	k.metrics.seconds.Describe(ch)
+	k.metrics.phases.Describe(ch)
+	k.metrics.bytes.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
+	k.metrics.pulls.Collect(ch)
+	k.metrics.seconds.Collect(ch)
+	k.metrics.phases.Collect(ch)
+	k.metrics.bytes.Collect(ch)
+}

@@ -7,18 +7,6 @@ import (
 	"strings"
 )
 
-// Advice is one thing that would make the pull faster.
-type Advice struct {
-	// Do names what to change: split, parallel, zstd, zstd+split, join, decompressor, hash, disk, network or none.
-	Do string `json:"do"`
-	// Text says what was found and what to do.
-	Text string `json:"text"`
-	// Expected is the length of the pull after the change, in seconds, by the model; 0 if no figure can be given.
-	Expected float64 `json:"expected_s,omitempty"`
-	// Gain is the part of the pull that would be saved, 0 to 1.
-	Gain float64 `json:"gain,omitempty"`
-}
-
 // Limits from which on advice is given.
 const (
 	mostPiece  = 64e6 // bytes of the pieces of large images

@@ -3,8 +3,10 @@
 package sources
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 )
 
 // Rule allows or denies the clients of a prefix. Of the rules that match an address, the one with the longest prefix
@@ -72,4 +74,21 @@ func appendRules(rules []Rule, n *node, first uint32, free int, inherited choice
 	}
 	rules = appendRules(rules, &n.children[0], first, free-1, inherited)
 	return appendRules(rules, &n.children[1], first|1<<(free-1), free-1, inherited)
+}
+
+// Within returns a subset that needs at most limit rules: s itself if possible, otherwise as many of its ranges as fit,
+// widest first. left is the number of ranges that are left out.
+func (s Set) Within(limit int) (subset Set, left int) {
+	if len(s.Rules()) <= limit {
+		return s, 0
+	}
+	widest := slices.Clone(s.spans)
+	slices.SortStableFunc(widest, func(a, b span) int { return cmp.Compare(b.last-b.first, a.last-a.first) })
+	for n := min(limit, len(widest)); n > 0; n = n * 3 / 4 {
+		subset = Set{join(slices.Clone(widest[:n]))}
+		if len(subset.Rules()) <= limit {
+			return subset, len(widest) - n
+		}
+	}
+	return Set{}, len(widest)
 }

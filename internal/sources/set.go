@@ -106,20 +106,3 @@ func (s Set) IsEmpty() bool { return len(s.spans) == 0 }
 
 // Equal reports whether two sets have the same addresses.
 func (s Set) Equal(o Set) bool { return slices.Equal(s.spans, o.spans) }
-
-// Within returns a subset that needs at most limit rules: s itself if possible, otherwise as many of its ranges as fit,
-// widest first. left is the number of ranges that are left out.
-func (s Set) Within(limit int) (subset Set, left int) {
-	if len(s.Rules()) <= limit {
-		return s, 0
-	}
-	widest := slices.Clone(s.spans)
-	slices.SortStableFunc(widest, func(a, b span) int { return cmp.Compare(b.last-b.first, a.last-a.first) })
-	for n := min(limit, len(widest)); n > 0; n = n * 3 / 4 {
-		subset = Set{join(slices.Clone(widest[:n]))}
-		if len(subset.Rules()) <= limit {
-			return subset, len(widest) - n
-		}
-	}
-	return Set{}, len(widest)
-}

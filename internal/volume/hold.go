@@ -153,18 +153,6 @@ func (s *Store) unmountUnheld(v place, r Record) error {
 	return v.unmount()
 }
 
-// held is the folder that records the volumes of a pod: files named by serial, each with the ID of a volume.
-func (s *Store) held(pod string) string { return filepath.Join(s.pods, pod, "persistent") }
-
-// holders returns the pods that hold the volume with the given serial.
-func (s *Store) holders(serial string) (pods []string, err error) {
-	notes, err := filepath.Glob(filepath.Join(s.held("*"), serial))
-	for _, n := range notes {
-		pods = append(pods, filepath.Base(filepath.Dir(filepath.Dir(n))))
-	}
-	return pods, err
-}
-
 // sweepPatience bounds how long Sweep waits for a volume that another process has locked.
 const sweepPatience = 100 * time.Millisecond
 

@@ -188,3 +188,15 @@ func ParseID(text string) ID {
 	}
 	return ID{v1alpha1.DefaultNamespace, text}
 }
+
+// holders returns the pods that hold the volume with the given serial.
+func (s *Store) holders(serial string) (pods []string, err error) {
+	notes, err := filepath.Glob(filepath.Join(s.held("*"), serial))
+	for _, n := range notes {
+		pods = append(pods, filepath.Base(filepath.Dir(filepath.Dir(n))))
+	}
+	return pods, err
+}
+
+// held is the folder that records the volumes of a pod: files named by serial, each with the ID of a volume.
+func (s *Store) held(pod string) string { return filepath.Join(s.pods, pod, "persistent") }

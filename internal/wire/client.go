@@ -90,15 +90,6 @@ func (c *Client) SetKey(key Key) {
 	}
 }
 
-// leave ends the present attempt, so that the next one begins at once. c.mu is held.
-func (c *Client) leave() {
-	c.stop(errMoved, goodbyeClosed)
-	select {
-	case c.moved <- struct{}{}:
-	default:
-	}
-}
-
 // SetFirst changes ClientConfig.First for the sessions to come.
 func (c *Client) SetFirst(messages ...Message) error {
 	first, err := encodeAll(messages)
@@ -169,20 +160,4 @@ func (c *Client) close(goodbye byte) error {
 	c.mu.Unlock()
 	c.group.Wait()
 	return nil
-}
-
-// stop ends the present attempt, whether it dials, shakes hands or has a session. c.mu is held.
-func (c *Client) stop(why error, goodbye byte) {
-	if c.shaken != nil {
-		c.shaken.end(why, goodbye)
-	}
-	if c.conn != nil {
-		_ = c.conn.Close()
-	}
-	if c.dialing != nil {
-		c.dialing()
-	}
-	if errors.Is(why, ErrClosed) {
-		c.endMeeting()
-	}
 }

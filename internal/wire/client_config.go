@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"wangell.loutres.me/internal/monotime"
 )
 
 // maxWaiting limits the messages that wait for a session.
@@ -91,4 +93,13 @@ func encodeToServer(m Message) ([]byte, error) {
 		return nil, fmt.Errorf("wire: %v is sent by servers only", m.Type())
 	}
 	return encode(m)
+}
+
+// greeting is a HELLO with the WELCOME that answers it.
+type greeting struct {
+	conn    *net.UDPConn
+	key     Key
+	hello   hello
+	welcome welcome
+	arrived monotime.Time // when the WELCOME did
 }

@@ -11,17 +11,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/backoff"
-	"wangell.loutres.me/internal/monotime"
 )
-
-// greeting is a HELLO with the WELCOME that answers it.
-type greeting struct {
-	conn    *net.UDPConn
-	key     Key
-	hello   hello
-	welcome welcome
-	arrived monotime.Time // when the WELCOME did
-}
 
 // shakeHands repeats a HELLO until it is answered by a WELCOME, or patience has passed. pause returns the pause after
 // the next HELLO.

@@ -67,15 +67,3 @@ func (c *Client) greet(
 	}
 	return g, nil
 }
-
-// endMeeting ends the handshake with the next server, and forgets its answer. c.mu is held.
-func (c *Client) endMeeting() {
-	if c.meeting != nil {
-		c.meeting()
-		c.meeting = nil
-	}
-	if c.met != nil {
-		_ = c.met.conn.Close()
-		c.met = nil
-	}
-}

@@ -4,15 +4,6 @@ package wire
 
 import "fmt"
 
-// Limits that several messages share, in bytes.
-const (
-	maxNode  = 253                    // a node's or a pod's name
-	maxName  = maxNode + 1 + maxLabel // "namespace/name" of a service
-	maxNetns = 255                    // path of a network namespace
-
-	maxLabel = 63 // a namespace's or a container's name
-)
-
 // body is implemented by every message. Its methods handle the bytes after the type.
 type body interface {
 	Message

@@ -8,14 +8,8 @@ import (
 	"fmt"
 )
 
-// MaxReason is the most bytes that a reason or the answer of a probe may have.
-const MaxReason = 200
-
-const (
-	maxPods = 64 // pods of a BACKENDS
-
-	backendFixed = 8 + 1 + addrSize + ipSize + 1 + 1 // bytes of a pod without its texts
-)
+// backendFixed is the number of bytes of a pod without its texts.
+const backendFixed = 8 + 1 + addrSize + ipSize + 1 + 1
 
 func (m *Wake) check() error { return checkService(m.Service, m.SYNSeen, m.Noticed) }
 
