@@ -41,8 +41,6 @@ func main() {
 	}
 }
 
-func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
-
 func run(ctx context.Context) error {
 	var o options
 	flag.StringVar(&o.kernels, "kernels", "oldest 6.12 newest",

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -74,17 +73,6 @@ func (p *packages) run(ctx context.Context, dir, program string, args ...string)
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env, cmd.Dir = p.env, dir
 	return output(cmd)
-}
-
-// output runs a command and returns its standard output; its standard error becomes part of the error.
-func output(cmd *exec.Cmd) ([]byte, error) {
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
-	}
-	return out, nil
 }
 
 // kernels returns the releases of all kernels, oldest first.

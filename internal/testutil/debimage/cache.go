@@ -82,7 +82,7 @@ func cached(dir string) (v1.Image, error) {
 }
 
 // keep adds an image to the cache and removes older images of the same recipe name.
-func keep(dir string, b *Built, name string) error {
+func keep(dir string, img v1.Image, name string) error {
 	older, err := filepath.Glob(filepath.Join(filepath.Dir(dir), name+"-????????????????"))
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func keep(dir string, b *Built, name string) error {
 	if err != nil {
 		return err
 	}
-	return p.AppendImage(b.Image)
+	return p.AppendImage(img)
 }
 
 func fileSum(file string) (string, error) {

@@ -91,7 +91,7 @@ func build(ctx context.Context, r Recipe, cache string) (*Built, error) {
 		return nil, err
 	}
 	if kept != "" {
-		_ = keep(kept, b, r.Name) // the image is complete even if it cannot be cached
+		_ = keep(kept, b.Image, r.Name) // the image is complete even if it cannot be cached
 	}
 	return b, nil
 }
