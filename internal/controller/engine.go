@@ -73,8 +73,8 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 func reportsPod(ev lifecycle.Event) bool {
 	switch ev.(type) {
 	case lifecycle.PhaseEnded, lifecycle.NetworkReady, lifecycle.Waits, lifecycle.Started, lifecycle.StartFailed,
-		lifecycle.Listening, lifecycle.Trace, lifecycle.Exited, lifecycle.StopDone, lifecycle.Adopted, lifecycle.Appeared,
-		lifecycle.Leaving, lifecycle.Rejoined:
+		lifecycle.Listening, lifecycle.Trace, lifecycle.Exited, lifecycle.Ended, lifecycle.StopDone, lifecycle.Adopted,
+		lifecycle.Appeared, lifecycle.Leaving, lifecycle.Rejoined:
 		return true
 	}
 	return false

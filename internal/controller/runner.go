@@ -207,7 +207,15 @@ func (r *runner) exited(p *pod, e runtime.Exit) {
 		detail += ": "
 	}
 	detail += e.LogTail
-	r.deliver(p.service, lifecycle.Exited{Ref: p.ref, Code: e.Code, Detail: detail})
+	exited := lifecycle.Exited{Ref: p.ref, Code: e.Code, Detail: detail}
+	switch {
+	case e.Outside:
+		r.deliver(p.service, lifecycle.Ended{Ref: p.ref, Why: e.Cause})
+	case e.Explains:
+		r.deliver(p.service, lifecycle.Ended{Ref: p.ref, Why: exited.Reason(), Crashed: true})
+	default:
+		r.deliver(p.service, exited)
+	}
 }
 
 // readExits reads the exits of processes until the controller ends, and on one machine the stop signals that they get;

@@ -136,6 +136,14 @@ type Exited struct {
 	Detail string // why it ended, as far as known, and the end of the process's output
 }
 
+// Ended reports why a pod ended: others did it, such as the kubelet of a node that is short of memory, or its process
+// crashed. It comes in place of Exited, or after it if the reason became known later.
+type Ended struct {
+	Ref     Ref
+	Why     string
+	Crashed bool
+}
+
 // IdleSeen reports that no node with a pod of the service has seen a packet for the idle timeout, or for FreezeAfter.
 type IdleSeen struct {
 	LastPacket monotime.Time
@@ -242,6 +250,7 @@ func (Unready) event()      {}
 func (Deaf) event()         {}
 func (Trace) event()        {}
 func (Exited) event()       {}
+func (Ended) event()        {}
 func (IdleSeen) event()     {}
 func (Quiet) event()        {}
 func (FlowsSeen) event()    {}

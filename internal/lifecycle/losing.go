@@ -2,7 +2,10 @@
 
 package lifecycle
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // startFailed handles StartFailed.
 func (t *transition) startFailed(e StartFailed) {
@@ -30,16 +33,41 @@ func (t *transition) startFailed(e StartFailed) {
 	}
 }
 
-// exited handles the end of a pod's process.
-func (t *transition) exited(e Exited) {
-	p := t.pod(e.Ref)
+// exited handles the end of a pod's process. verb says what happened to the pod: it crashed, or ended.
+func (t *transition) exited(r Ref, reason, verb string) {
+	p := t.pod(r)
 	if p == nil || p.life == lifeExited {
 		return
 	}
 	was := p.life
 	t.stop(p, 0)
 	p.life = lifeExited
-	t.lost(p, was, exitReason(e))
+	t.lastEnd = end{r, verb, reason}
+	t.lost(p, was, reason)
+}
+
+// ended handles the end of a pod whose reason is known. If the end was told before, the reason replaces what was told.
+func (t *transition) ended(e Ended) {
+	verb := "ended"
+	if e.Crashed {
+		verb = "crashed"
+	}
+	told := t.lastEnd
+	if told.ref != e.Ref {
+		t.exited(e.Ref, e.Why, verb)
+		return
+	}
+	if told.reason == e.Why {
+		return
+	}
+	t.lastEnd = end{e.Ref, verb, e.Why}
+	if before, found := strings.CutSuffix(t.message, told.reason); found {
+		if stem, crashed := strings.CutSuffix(before, told.verb+": "); crashed {
+			before = stem + verb + ": "
+		}
+		t.message = before + e.Why
+	}
+	t.report(Warning, "why a pod %s: %s", told.verb, e.Why)
 }
 
 // removed handles a pod of which nothing remains.
@@ -65,7 +93,11 @@ func (t *transition) lost(p *pod, was podLife, reason string) {
 	case was == lifeReplacing:
 		t.updateFailed(reason)
 	case was == lifeServing:
-		t.lostServing(reason)
+		verb := "crashed"
+		if t.lastEnd.ref == p.ref {
+			verb = t.lastEnd.verb
+		}
+		t.lostServing(verb, reason)
 	case t.state == Waking && t.count((*pod).starts) == 0:
 		t.fail(reason)
 	case t.state == Waking:
@@ -77,12 +109,12 @@ func (t *transition) lost(p *pod, was podLife, reason string) {
 	}
 }
 
-// lostServing handles the loss of a serving pod.
-func (t *transition) lostServing(reason string) {
+// lostServing handles the loss of a serving pod. verb says what happened to it.
+func (t *transition) lostServing(verb, reason string) {
 	switch {
 	case t.count((*pod).serves) > 0:
 		t.slowDown()
-		t.message = "a pod crashed: " + reason
+		t.message = "a pod " + verb + ": " + reason
 		t.report(Error, "%s; the others continue to serve", t.message)
 	case t.count((*pod).startsReachable) > 0:
 		t.lostToStarting(reason)
@@ -90,8 +122,8 @@ func (t *transition) lostServing(reason string) {
 		wake := t.next.wake
 		t.state, t.next.wake, t.desired = Cold, nil, 0
 		t.slowDown() // if at least one pod is wanted, it is started again, but not in a tight loop
-		t.message = "crashed: " + reason
-		t.report(Error, "crashed: %s; the next connection request wakes it again", reason)
+		t.message = verb + ": " + reason
+		t.report(Error, "%s; the next connection request wakes it again", t.message)
 		if wake != nil {
 			t.wake(*wake)
 		}

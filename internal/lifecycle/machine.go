@@ -19,6 +19,7 @@ type Machine struct {
 	state   State
 	message string // why the service is Failed, or other details of the state
 	deleted bool
+	lastEnd end // of a pod
 
 	pods    []*pod // oldest first
 	lastRef Ref
@@ -38,6 +39,12 @@ type Machine struct {
 
 	wakes    uint64    // number of wakes so far
 	timeline *timeline // of the wake in progress, and of the last one while its pod lives
+}
+
+// end is what was told of the end of a pod.
+type end struct {
+	ref          Ref
+	verb, reason string
 }
 
 // published is the last PublishBackends.

@@ -65,8 +65,8 @@ func (m *Machine) predecessorStays(waited time.Duration) string {
 	return fmt.Sprintf("the previous pod does not end, and may still write volume %q: waited %s", m.spec.Volume, waited)
 }
 
-// exitReason describes how a process ended.
-func exitReason(e Exited) string {
+// Reason describes how a process ended.
+func (e Exited) Reason() string {
 	s := fmt.Sprintf("process exited with code %d", e.Code)
 	if e.Code > 128 && e.Code <= 128+64 {
 		s = fmt.Sprintf("process was ended by signal %d", e.Code-128)

@@ -54,7 +54,9 @@ func (t *transition) handle(ev Event) {
 	case Trace:
 		t.trace(e)
 	case Exited:
-		t.exited(e)
+		t.exited(e.Ref, e.Reason(), "crashed")
+	case Ended:
+		t.ended(e)
 	case IdleSeen:
 		t.idle(e)
 	case Quiet:

@@ -83,6 +83,10 @@ type Exit struct {
 	At   time.Time
 	// Cause says why the process ended, where Code does not; empty if that is not known.
 	Cause string
+	// Outside is set if Cause says who ended the pod: it did not crash, and Code means little.
+	Outside bool
+	// Explains is set if the same exit was delivered before, when its Cause was not known.
+	Explains bool
 	// LogTail is the end of the process's output, at most 2 KiB, for messages to the user.
 	LogTail string
 }

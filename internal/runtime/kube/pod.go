@@ -69,6 +69,8 @@ const (
 	podFailed                         // it will never run again: evicted, for example
 	podExited                         // its end was delivered
 	podInherited                      // it existed before this process
+	podCrashed                        // its end was delivered as that of a process that ended by itself
+	podExplained                      // its end was delivered with the cause
 )
 
 // is reports whether any of the given flags is set.
@@ -101,6 +103,7 @@ type pod struct {
 type exitStatus struct {
 	code    uint32
 	crashed bool // it ended by itself
+	cause   cause
 }
 
 // stays reports whether nothing ends the pod.

@@ -71,23 +71,34 @@ func (r *Runtime) containerStep(p *pod, phase runtime.Phase, at monotime.Time) {
 	}
 }
 
-// processEnded handles the end of the main container's process.
-func (r *Runtime) processEnded(p *pod, code uint32) {
+// processEnded handles the end of the main container's process, with its cause if that is known.
+func (r *Runtime) processEnded(p *pod, code uint32, why cause) {
 	p.rt.Started = 0
 	if p.waiter != nil {
 		p.waiter.report(step{exited: true})
 	}
-	r.exited(p, exitStatus{code, !p.is(podStopping | podLeaving)})
+	r.exited(p, exitStatus{code, !p.is(podStopping | podLeaving), why})
 }
 
-// exited delivers the end of a pod's process, once. For a pod that was not delivered yet, it is kept until then.
+// exited delivers the end of a pod's process, once, and once more if it was told as a crash and its cause becomes known
+// later: a daemon reports the end at once, kubelet says why only when all containers have ended. For a pod that was
+// not delivered yet, it is kept until then.
 func (r *Runtime) exited(p *pod, status exitStatus) {
 	switch {
+	case p.is(podExited) && p.is(podCrashed) && !p.is(podExplained) && status.cause.text != "":
+		p.set(podExplained)
+		r.exits.put(exitOf(p, status, true))
 	case p.is(podExited):
 	case p.waiter != nil || !p.is(podDelivered):
 		p.exit = &status
 	default:
 		p.set(podExited)
+		if status.crashed {
+			p.set(podCrashed)
+		}
+		if status.cause.text != "" {
+			p.set(podExplained)
+		}
 		r.deliverExit(p, status)
 	}
 }
@@ -101,8 +112,8 @@ func (r *Runtime) deliverKeptExit(p *pod) {
 
 // deliverExit delivers the end of a pod's process; that of a crash has the end of the log.
 func (r *Runtime) deliverExit(p *pod, status exitStatus) {
-	e := runtime.Exit{PodID: p.rt.ID, Service: p.rt.Service, Code: status.code, At: time.Now()}
-	if !status.crashed || r.closed {
+	e := exitOf(p, status, false)
+	if !status.crashed || status.cause.outside || r.closed {
 		r.exits.put(e)
 		return
 	}
@@ -111,6 +122,14 @@ func (r *Runtime) deliverExit(p *pod, status exitStatus) {
 		e.LogTail = r.api.logTail(r.ctx, key, container)
 		r.exits.put(e)
 	})
+}
+
+// exitOf returns the Exit of a pod.
+func exitOf(p *pod, status exitStatus, explains bool) runtime.Exit {
+	return runtime.Exit{
+		PodID: p.rt.ID, Service: p.rt.Service, Code: status.code, At: time.Now(), Cause: status.cause.text,
+		Outside: status.cause.outside, Explains: explains,
+	}
 }
 
 // deleting handles that a pod is being deleted, by others or here.
@@ -136,18 +155,19 @@ func (r *Runtime) failedForGood(p *pod, o *corev1.Pod) {
 	}
 	p.set(podFailed)
 	r.podLost(p)
-	reason := o.Status.Message
-	if reason == "" {
-		reason = o.Status.Reason
-	}
+	why := causeOf(o, p.container)
 	if p.waiter != nil {
-		p.waiter.fail(retryable{"pod " + p.name + " failed: " + reason})
+		reason := why.text
+		if !why.outside {
+			reason = "pod " + p.name + " failed: " + reason
+		}
+		p.waiter.fail(retryable{reason})
 	}
 	code, ended := exitCodeOf(o, p.container)
 	if !ended {
 		code = unknownCode
 	}
-	r.exited(p, exitStatus{code: code})
+	r.exited(p, exitStatus{code: code, cause: why})
 }
 
 // removed forgets a pod of which nothing is left.

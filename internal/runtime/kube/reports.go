@@ -48,12 +48,12 @@ func (r *Runtime) ReportPod(report runtime.PodReport) {
 	case report.Event == runtime.PodContainerStarted && main:
 		r.containerStep(p, runtime.PhaseStarted, report.At)
 	case report.Event == runtime.PodContainerExited && main:
-		r.processEnded(p, report.Code)
+		r.processEnded(p, report.Code, cause{})
 	case report.Event == runtime.PodNetworkGone && p.is(podStopping|podLeaving):
 		r.removed(p)
 	case report.Event == runtime.PodNetworkGone:
 		// A sandbox may be created again for the same pod. Then its process ended, and the pod is still there.
-		r.processEnded(p, unknownCode)
+		r.processEnded(p, unknownCode, cause{})
 	}
 }
 
@@ -97,8 +97,11 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 		r.failedForGood(p, o)
 		return
 	}
-	if code, ended := exitCodeOf(o, p.container); ended {
-		r.processEnded(p, code)
+	switch code, ended := exitCodeOf(o, p.container); {
+	case ended:
+		r.processEnded(p, code, causeOf(o, p.container))
+	case p.is(podExited):
+		r.exited(p, exitStatus{code: unknownCode, cause: causeOf(o, p.container)})
 	}
 	if inherited && p.exit == nil {
 		p.rt.Started = known.Started
@@ -141,7 +144,7 @@ func (r *Runtime) podDeleted(o *corev1.Pod) {
 		return
 	}
 	if code, ended := exitCodeOf(o, p.container); ended {
-		r.exited(p, exitStatus{code: code})
+		r.exited(p, exitStatus{code: code, cause: causeOf(o, p.container)})
 	}
 	r.removed(p)
 }
