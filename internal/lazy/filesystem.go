@@ -43,7 +43,7 @@ const (
 	labelName   = "containerd.io/snapshot/remote/stargz.reference"
 )
 
-// attributesFor is how long the kernel may keep names and attributes, which never change.
+// attributesFor is how long the kernel may keep names, also those that do not exist, and attributes: they never change.
 const attributesFor = time.Hour
 
 // filesystem mounts layers by FUSE. It implements FileSystem of stargz-snapshotter, whose packages parse the formats;
@@ -101,7 +101,11 @@ func (f *filesystem) resolverOf(b *Blob) (_ *layer.Resolver, err error) {
 	open := func(_ *io.SectionReader, options ...metadata.Option) (metadata.Reader, error) {
 		var r metadata.Reader
 		err := b.retried(func() (err error) {
-			r, err = memory.NewReader(io.NewSectionReader(watchedReads{b}, 0, b.size), options...)
+			packed, fast, err := faster(watchedReads{b}, b.size)
+			if err != nil {
+				return err
+			}
+			r, err = memory.NewReader(packed, append(options, fast)...)
 			return err
 		})
 		if err != nil {
@@ -145,7 +149,9 @@ func (f *filesystem) Mount(ctx context.Context, mountpoint string, labels map[st
 	}
 	timeout := attributesFor
 	m.server, err = fuse.NewServer(
-		fusefs.NewNodeFS(root, &fusefs.Options{AttrTimeout: &timeout, EntryTimeout: &timeout, NullPermissions: true}),
+		readOnly{fusefs.NewNodeFS(root, &fusefs.Options{
+			AttrTimeout: &timeout, EntryTimeout: &timeout, NegativeTimeout: &timeout, NullPermissions: true,
+		})},
 		mountpoint, &fuse.MountOptions{AllowOther: true, FsName: fsName, Name: fsName, DirectMountStrict: true,
 			MaxWrite: readSize})
 	if err != nil {

@@ -57,5 +57,13 @@ func (f watchedFile) ReadAt(p []byte, off int64) (int, error) {
 
 // Clone implements metadata.Reader.
 func (d direct) Clone(*io.SectionReader) (metadata.Reader, error) {
-	return d.Reader.Clone(io.NewSectionReader(d.blob, 0, d.blob.size))
+	packed, _, err := faster(d.blob, d.blob.size)
+	if err != nil {
+		return nil, err
+	}
+	r, err := d.Reader.Clone(packed) // with the options that opened it
+	if err != nil {
+		return nil, err
+	}
+	return idle{r, d.blob.store}, nil
 }

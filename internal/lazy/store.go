@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -64,6 +65,7 @@ type Store struct {
 	closed  bool
 	// unpacking is set while blobs are unpacked in the background.
 	unpacking bool
+	unpacks   chan func() // for the threads of unpackThread
 	tasks     sync.WaitGroup
 }
 
@@ -84,6 +86,10 @@ func newStore(cfg Config) (*Store, error) {
 	s.changed = sync.NewCond(&s.mu)
 	for range cfg.Workers {
 		s.tasks.Go(s.work)
+	}
+	s.unpacks = make(chan func())
+	for range runtime.GOMAXPROCS(0) { // as many as package reader unpacks at once
+		s.tasks.Go(s.unpackThread)
 	}
 	return s, nil
 }
