@@ -142,3 +142,10 @@ func (p Params) withDefaults() (Params, error) {
 	}
 	return p, err
 }
+
+// scanProofs are the kinds of wakeProof that are scanned.
+var scanProofs = []v1alpha1.WakeProof{v1alpha1.WakeProofAlways, v1alpha1.WakeProofAuto}
+
+// scanPasses is how often the range is scanned: scanners repeat what is not answered. The second time, the scanning
+// host has proven where it is, as its kernel answers challenges.
+const scanPasses = 2

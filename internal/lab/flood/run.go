@@ -32,13 +32,6 @@ const (
 // scanServices is the number of sleeping services of each scanProofs that only the scan finds.
 const scanServices = 24
 
-// scanProofs are the kinds of wakeProof that are scanned.
-var scanProofs = []v1alpha1.WakeProof{v1alpha1.WakeProofAlways, v1alpha1.WakeProofAuto}
-
-// scanPasses is how often the range is scanned: scanners repeat what is not answered. The second time, the scanning
-// host has proven where it is, as its kernel answers challenges.
-const scanPasses = 2
-
 // Numbers of the clients of the network.
 const (
 	nearClient = iota

@@ -2,6 +2,13 @@
 
 package flood
 
+import (
+	"math"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lab/report"
+)
+
 // Samples are the measurements of one run.
 type Samples struct {
 	// Calm is the same traffic without an attack. Warm, One and Many are floods of a warm service, of one sleeping
@@ -73,4 +80,45 @@ type Requests struct {
 	// Failed counts those without an answer; Errors are the first few reasons.
 	Failed int      `json:"failed"`
 	Errors []string `json:"errors,omitempty"`
+}
+
+// rate returns the forged SYNs per second that were sent and arrived. Genuine clients' packets among those that
+// arrived are few.
+func (p Part) rate() float64 { return float64(min(p.Sent, p.Arrived)) / p.Seconds }
+
+// woken returns how many services with a wakeProof a scan and the scans before it have woken, or NaN without such a
+// scan.
+func (s Samples) woken(pass int, proof v1alpha1.WakeProof) float64 {
+	if pass >= len(s.Scans) {
+		return math.NaN()
+	}
+	return float64(s.Scans[pass].Woken[string(proof)])
+}
+
+// peer returns the requests during the flood of a peer, or nil if it was not measured.
+func (s Samples) peer(name string) *Requests {
+	for i := range s.Peers {
+		if s.Peers[i].Name == name {
+			return &s.Peers[i].Flood.Near
+		}
+	}
+	return nil
+}
+
+func (r Requests) n() float64 { return float64(len(r.Times) + r.Failed) }
+
+// failed returns the number of failed requests, or NaN if they were not measured.
+func (r *Requests) failed() float64 {
+	if r == nil {
+		return math.NaN()
+	}
+	return float64(r.Failed)
+}
+
+// p returns a percentile in milliseconds, or NaN if there is none.
+func (r *Requests) p(percent float64) float64 {
+	if r == nil {
+		return math.NaN()
+	}
+	return report.Percentile(r.Times, percent)
 }

@@ -96,57 +96,6 @@ func newReport(s Samples) *report.Report {
 	}
 }
 
-// rate returns the forged SYNs per second that were sent and arrived. Genuine clients' packets among those that
-// arrived are few.
-func (p Part) rate() float64 { return float64(min(p.Sent, p.Arrived)) / p.Seconds }
-
-// woken returns how many services with a wakeProof a scan and the scans before it have woken, or NaN without such a
-// scan.
-func (s Samples) woken(pass int, proof v1alpha1.WakeProof) float64 {
-	if pass >= len(s.Scans) {
-		return math.NaN()
-	}
-	return float64(s.Scans[pass].Woken[string(proof)])
-}
-
-// join puts requests of several kinds together.
-func join(all ...Requests) (sum Requests) {
-	for _, r := range all {
-		sum.Times = append(sum.Times, r.Times...)
-		sum.Failed += r.Failed
-		sum.Errors = append(sum.Errors, r.Errors...)
-	}
-	return sum
-}
-
-// peer returns the requests during the flood of a peer, or nil if it was not measured.
-func (s Samples) peer(name string) *Requests {
-	for i := range s.Peers {
-		if s.Peers[i].Name == name {
-			return &s.Peers[i].Flood.Near
-		}
-	}
-	return nil
-}
-
-func (r Requests) n() float64 { return float64(len(r.Times) + r.Failed) }
-
-// failed returns the number of failed requests, or NaN if they were not measured.
-func (r *Requests) failed() float64 {
-	if r == nil {
-		return math.NaN()
-	}
-	return float64(r.Failed)
-}
-
-// p returns a percentile in milliseconds, or NaN if there is none.
-func (r *Requests) p(percent float64) float64 {
-	if r == nil {
-		return math.NaN()
-	}
-	return report.Percentile(r.Times, percent)
-}
-
 func attackTable(s Samples) report.Table {
 	t := report.Table{Title: "Attacks", Header: []string{"", "forged SYNs", "arrived per second", "pods started"}}
 	for _, row := range []struct {
@@ -195,31 +144,6 @@ func cells(r Requests) []string {
 	errors := slices.Compact(slices.Sorted(slices.Values(r.Errors)))
 	return []string{report.Whole(r.n()), report.Whole(r.failed()), report.Decimal(r.p(50)), report.Decimal(r.p(99)),
 		report.Decimal(r.p(100)), strings.Join(errors, "; ")}
-}
-
-// kinds are all kinds of requests, in the order of the report.
-func kinds(s Samples) []kind {
-	all := ownKinds(s)
-	for _, p := range s.Peers {
-		all = append(all, kind{p.Name + ": calm", p.Calm}, kind{p.Name + ": flood", p.Flood.Near})
-	}
-	return all
-}
-
-// ownKinds are the kinds of requests on the experiment's own instance.
-func ownKinds(s Samples) []kind {
-	return []kind{
-		{"calm: near", s.Calm.Near}, {"calm: distant", s.Calm.Far}, {"calm: other service", s.Calm.Other},
-		{"warm: near", s.Warm.Near}, {"warm: distant", s.Warm.Far}, {"warm: other service", s.Warm.Other},
-		{"one cold: near", s.One.Near}, {"one cold: other service", s.One.Other},
-		{"many cold: near", s.Many.Near}, {"many cold: distant", s.Many.Far}, {"many cold: other service", s.Many.Other},
-		{"vanished: near", s.Vanish.Near}, {"vanished: distant", s.Vanish.Far}, {"vanished: other service", s.Vanish.Other},
-	}
-}
-
-type kind struct {
-	name string
-	r    Requests
 }
 
 func requestTable(s Samples) report.Table {
