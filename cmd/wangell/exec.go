@@ -158,12 +158,12 @@ func (f *execFlags) attach(ctx context.Context, cmd *cobra.Command, name string,
 		command.Stdin = os.Stdin
 	}
 	if f.tty {
-		restore, sizes, err := f.takeTerminal(ctx)
+		restore, size, sizes, err := f.takeTerminal(ctx)
 		if err != nil {
 			return err
 		}
 		defer restore()
-		command.TTY, command.Sizes = true, sizes
+		command.TTY, command.Size, command.Sizes = true, size, sizes
 		command.Env = append([]string{"TERM=" + os.Getenv("TERM")}, command.Env...)
 	}
 	p := &places{g: f.g, stateDir: instance.DefaultStateDir, containerd: instance.ContainerdAuto}
@@ -215,13 +215,16 @@ func podFor(st controller.Status, id string) (string, error) {
 		strings.Join(slices.Sorted(slices.Values(ids)), ", "))
 }
 
-// takeTerminal hands the terminal to the command, and returns its sizes and a function that takes it back.
-func (f *execFlags) takeTerminal(ctx context.Context) (restore func(), sizes <-chan containerd.Size, err error) {
+// takeTerminal hands the terminal to the command, and returns its size, the sizes that it gets, and a function that
+// takes it back.
+func (f *execFlags) takeTerminal(ctx context.Context) (restore func(), now containerd.Size,
+	sizes <-chan containerd.Size, err error) {
 	fd := int(os.Stdin.Fd())
 	before, err := term.MakeRaw(fd)
 	if err != nil {
-		return nil, nil, fmt.Errorf("terminal: %w", err)
+		return nil, now, nil, fmt.Errorf("terminal: %w", err)
 	}
+	now.Width, now.Height, _ = term.GetSize(fd) // without one, the command finds that its terminal has none
 	ctx, cancel := context.WithCancel(ctx)
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, syscall.SIGWINCH)
@@ -247,5 +250,5 @@ func (f *execFlags) takeTerminal(ctx context.Context) (restore func(), sizes <-c
 		cancel()
 		signal.Stop(changed)
 		_ = term.Restore(fd, before) // the terminal may be gone
-	}, out, nil
+	}, now, out, nil
 }

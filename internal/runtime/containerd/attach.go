@@ -33,9 +33,10 @@ type Command struct {
 	Stdin io.Reader
 	// Stdout and Stderr get the output; with TTY, Stdout gets all of it.
 	Stdout, Stderr io.Writer
-	// TTY gives the command a terminal of its own. Sizes delivers the size of the terminal that shows it, and every
-	// change, and is not closed; may be nil.
+	// TTY gives the command a terminal of its own, whose first size is Size, if that is set. Sizes delivers the size of
+	// the terminal that shows it, and every change, and is not closed; may be nil.
 	TTY   bool
+	Size  Size
 	Sizes <-chan Size
 }
 
@@ -63,6 +64,9 @@ func Attach(ctx context.Context, c *client.Client, dir, pod string, command Comm
 	process.Args, process.Terminal, process.Env = command.Args, command.TTY, mergeEnv(process.Env, command.Env)
 	if command.Dir != "" {
 		process.Cwd = command.Dir
+	}
+	if command.TTY && command.Size != (Size{}) {
+		process.ConsoleSize = &specs.Box{Height: uint(command.Size.Height), Width: uint(command.Size.Width)}
 	}
 	out, stderr := &progress{w: command.Stdout, failed: fail}, &progress{w: command.Stderr, failed: fail}
 	stdin := &eofReader{r: command.Stdin, ended: make(chan struct{})}

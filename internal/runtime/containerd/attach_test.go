@@ -69,22 +69,25 @@ func TestAttachedCommandHasStreamsATerminalAndAnExitCode(t *testing.T) {
 		err != nil {
 		t.Errorf("code %d, %v: %s", code, err, stdout.String())
 	}
-	// With one, whose input is typed once the size is printed.
-	var screen syncbuf.Buffer
-	keys, typed := io.Pipe()
+	// With one that has a size from the beginning, and with one that gets it later. The input is typed once the size is
+	// printed.
 	sizes := make(chan Size, 1)
 	sizes <- Size{Width: 91, Height: 17}
-	go func() {
-		for !strings.Contains(screen.String(), "rows") {
-			time.Sleep(time.Millisecond)
+	for _, c := range []Command{{Size: Size{Width: 91, Height: 17}}, {Sizes: sizes}} {
+		var screen syncbuf.Buffer
+		keys, typed := io.Pipe()
+		c.Args, c.Env, c.Stdin, c.Stdout, c.TTY = args("tty"), []string{"TERM=vt100"}, keys, &screen, true
+		go func() {
+			for t.Context().Err() == nil && !strings.Contains(screen.String(), "rows") {
+				time.Sleep(time.Millisecond)
+			}
+			_, _ = io.WriteString(typed, "hello\n")
+		}()
+		code, err = attach(t.Context(), c)
+		if out := screen.String(); code != 0 || err != nil || !strings.Contains(out,
+			"91 columns, 17 rows, TERM=vt100\r\n") || !strings.Contains(out, "read hello\r\n") {
+			t.Errorf("size %+v: code %d, %v: %q", c.Size, code, err, out)
 		}
-		_, _ = io.WriteString(typed, "hello\n")
-	}()
-	code, err = attach(t.Context(), Command{Args: args("tty"), Env: []string{"TERM=vt100"}, Stdin: keys, Stdout: &screen,
-		TTY: true, Sizes: sizes})
-	if out := screen.String(); code != 0 || err != nil || !strings.Contains(out, "91 columns, 17 rows, TERM=vt100\r\n") ||
-		!strings.Contains(out, "read hello\r\n") {
-		t.Errorf("code %d, %v: %q", code, err, out)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
