@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"wangell.loutres.me/internal/envoy"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// configureFronts gives Envoy the present services and pods, and services their fronts.
+func (d *daemon) configureFronts() error {
+	f := &d.fronts
+	f.publishing.Lock()
+	defer f.publishing.Unlock()
+	all := d.allServices()
+	slices.SortFunc(all, func(a, b *service) int { return a.addr.Compare(b.addr) })
+	wanted, revisions := false, map[string]bool{} // revisions: services that may be some, and stay
+	for _, s := range all {
+		s.mu.Lock()
+		wanted = wanted || s.requests != nil
+		if s.requests != nil && !s.splits() && !s.requests.Leaving {
+			revisions[s.name] = true
+		}
+		s.mu.Unlock()
+	}
+	if !wanted && f.server == nil || !d.knowsPods(all) {
+		return nil
+	}
+	if f.server == nil {
+		server, err := envoy.Serve(envoy.Config{
+			Socket: d.cfg.EnvoySocket, Owner: d.cfg.EnvoyUser, Connected: d.frontConnected,
+			Requests: d.takeRequests, Called: d.reportCaller, Log: d.log,
+		})
+		if err != nil {
+			return err
+		}
+		f.server = server
+	}
+	proxies := f.connected()
+	if len(proxies) == 0 {
+		return nil // frontConnected comes back here
+	}
+	p := proxies[len(proxies)-1]
+	f.server.Retire(p.Addr, false)
+	var list []envoy.Service
+	var errs []error
+	moved := true
+	for _, s := range all {
+		s.mu.Lock()
+		if s.requests == nil {
+			d.endFronts(s)
+		} else if s.splits() && !d.leads(s, revisions) {
+			d.drainFront(s, &s.front) // clients wait
+		} else if e, err := d.describeFront(s, p); err != nil {
+			errs = append(errs, fmt.Errorf("service %s: %w", s.name, err))
+		} else {
+			list = append(list, e)
+			moved = moved && s.front.serving
+			d.forgetOldFront(s)
+		}
+		s.mu.Unlock()
+	}
+	d.retireFronts(proxies, moved)
+	return errors.Join(append(errs, f.server.Set(list))...)
+}
+
+// retireFronts drains all Envoys but the youngest once the youngest has the clients of all services. f.publishing is
+// held.
+func (d *daemon) retireFronts(proxies []proxy, moved bool) {
+	f, last := &d.fronts, len(proxies)-1
+	now := monotime.Now()
+	f.settled = f.settled.after(proxies[last].Addr, moved, now)
+	pause, ok := f.settled.pause(now)
+	switch {
+	case !ok || last == 0:
+	case pause > 0:
+		time.AfterFunc(pause, f.notify)
+	default:
+		for _, p := range proxies[:last] {
+			f.server.Retire(p.Addr, true)
+		}
+	}
+}
+
+// knowsPods reports whether the controller has listed the pods of all services that balance requests. Until then
+// Envoy keeps the pods that an earlier daemon sent.
+func (d *daemon) knowsPods(all []*service) bool {
+	select {
+	case <-d.tabled:
+	default:
+		return false
+	}
+	for _, s := range all {
+		s.mu.Lock()
+		unlisted := false
+		for _, p := range s.pods {
+			unlisted = unlisted || s.requests != nil && p.state == 0
+		}
+		s.mu.Unlock()
+		if unlisted {
+			return false
+		}
+	}
+	return true
+}
+
+// leads decides where the requests of a service with traffic go, and reports whether they go anywhere. revisions has
+// the services that exist. s.mu is held.
+func (d *daemon) leads(s *service, revisions map[string]bool) bool {
+	var again time.Duration
+	s.traffic, again = s.lead.follow(s.requests.Traffic, revisions, monotime.Now())
+	if again > 0 {
+		time.AfterFunc(again, d.fronts.notify)
+	} else if missing := s.lead.news(); len(missing) > 0 {
+		d.log.Warn("revisions do not exist: their part of the requests goes to the others, or waits", "service", s.name,
+			"revisions", missing)
+	}
+	return !s.traffic.Empty()
+}
+
+// describeFront returns the service for Envoy's configuration, and ensures that it has a front. s.mu is held.
+func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
+	if s.frontPort == 0 {
+		port, err := d.fronts.takePort()
+		if err != nil {
+			return envoy.Service{}, err
+		}
+		s.frontPort = port
+	}
+	if err := d.ensureFront(s, p); err != nil {
+		return envoy.Service{}, err
+	}
+	silence := max(s.idle, shortestSilence)
+	if s.idle == 0 {
+		silence = longestSilence
+	}
+	e := envoy.Service{
+		Name: s.name, Addr: s.addr, Port: s.frontPort, Protocol: envoy.Protocol(s.requests.Protocol),
+		ClientIdle: time.Duration(s.requests.ClientIdleSeconds) * time.Second, Silence: silence,
+		MaxPerPod: uint32(s.requests.MaxPerPod), Warmup: time.Duration(s.requests.WarmupSeconds) * time.Second,
+	}
+	e.Transparent = s.requests.Transparent
+	if s.splits() {
+		e.Traffic = s.traffic
+		return e, nil
+	}
+	for _, pod := range s.pods {
+		if pod.serving && pod.state == wire.PodServing && pod.addr.IsValid() {
+			e.Pods = append(e.Pods, pod.addr)
+		}
+	}
+	slices.SortFunc(e.Pods, func(a, b netip.AddrPort) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Port(), b.Port()))
+	})
+	return e, nil
+}
