@@ -61,9 +61,9 @@ func EndSignals() []os.Signal {
 	return signals
 }
 
-// OutlivePipes makes a write to standard output or error whose reader has ended an error, EPIPE. By default it kills the
-// process, which is wrong for a command that has something to clean up. Unlike with signal.Ignore, programs that the
-// command starts have the default.
+// OutlivePipes makes a write to standard output or error whose reader has ended fail with EPIPE. By default it kills
+// the process, which is wrong for a command that has something to clean up. Unlike with signal.Ignore, programs that
+// the command starts have the default.
 func OutlivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // Run executes a command line of root and returns the exit code. Errors are printed to standard error. The first of
