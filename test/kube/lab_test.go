@@ -60,7 +60,7 @@ func testLabs(t *testing.T) {
 	}{
 		{"knative", []string{"--sides", "wangell,floor,knative"},
 			[]string{"wangell_mean_ms", "wangell_stddev_ms", "knative_mean_ms", "ratio_mean", "overhead_median_ms", "lost"}},
-		{"balance", nil, nil},
+		{"balance", []string{"--time", "1s"}, nil},
 		{"flood", []string{"--parts", "cluster", "--rate", "5000", "--time", "2s"},
 			[]string{"wangell_cluster_failed", "kube_proxy_failed", "knative_failed"}},
 	} {
