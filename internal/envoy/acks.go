@@ -67,29 +67,18 @@ func (a *acks) flushed(from netip.Addr, at int64) {
 // the addresses of those that still run.
 func (a *acks) awaitThreads(ctx context.Context, connected func() []netip.Addr) error {
 	goals := map[netip.Addr]uint64{}
-	for _, at := range connected() {
-		goals[at] = 0
-	}
+	at := connected()
 	a.mu.Lock()
-	for at := range goals {
-		goals[at] = a.flushes[at].n + flushesOfThreads
+	for _, envoy := range at {
+		goals[envoy] = a.flushes[envoy].n + flushesOfThreads
 	}
 	a.mu.Unlock()
-	for {
-		still := connected()
+	return a.until(ctx, func() bool {
+		still := connected() // takes a lock that is always taken before a.mu
 		a.mu.Lock()
-		behind := slices.ContainsFunc(still, func(at netip.Addr) bool { return a.flushes[at].n < goals[at] })
-		changed := a.changed
-		a.mu.Unlock()
-		if !behind {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
-		}
-	}
+		defer a.mu.Unlock()
+		return !slices.ContainsFunc(still, func(at netip.Addr) bool { return a.flushes[at].n < goals[at] })
+	})
 }
 
 // end forgets an Envoy that is gone.
@@ -97,15 +86,25 @@ func (a *acks) end(s *session) { a.update(func() { delete(a.sessions, s) }) }
 
 // await waits until all connected Envoys have the present version of the pods.
 func (a *acks) await(ctx context.Context) error {
-	a.mu.Lock()
-	for {
-		want, behind := a.expected, a.held
+	return a.until(ctx, func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		for _, has := range a.sessions {
-			behind = behind || has < want
+			if has < a.expected {
+				return false
+			}
 		}
+		return !a.held
+	})
+}
+
+// until waits until done, which is called again after each change, without a.mu.
+func (a *acks) until(ctx context.Context, done func() bool) error {
+	for {
+		a.mu.Lock()
 		changed := a.changed
 		a.mu.Unlock()
-		if !behind {
+		if done() {
 			return nil
 		}
 		select {
@@ -113,6 +112,5 @@ func (a *acks) await(ctx context.Context) error {
 			return ctx.Err()
 		case <-changed:
 		}
-		a.mu.Lock()
 	}
 }

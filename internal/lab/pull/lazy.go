@@ -30,7 +30,7 @@ func execIn(ctx context.Context, dir string, argv []string) *exec.Cmd {
 
 // lazy measures pulls with programs that start as soon as they can, and the settings of the background.
 func (b *bench) lazy(ctx context.Context) error {
-	return b.withHub(ctx, func(network *netlab.Net, h *hub) error {
+	return b.withHub(ctx, 0, func(network *netlab.Net, h *hub) error {
 		if err := b.optimise(ctx, network, h); err != nil {
 			return fmt.Errorf("optimise the image: %w", err)
 		}

@@ -62,7 +62,7 @@ func (b *bench) pulls(ctx context.Context) error {
 	round := of(b.p.Images, jobs(pullstat.UnpacksInParallel(b.version), b.p.Other != ""))
 	explained := of(b.p.Images, explainedJobs)
 	total := b.p.Rounds*len(round) + len(explained)
-	return b.withHub(ctx, func(network *netlab.Net, h *hub) error {
+	return b.withHub(ctx, 0, func(network *netlab.Net, h *hub) error {
 		for _, j := range explained {
 			if err := b.explain(ctx, network, h, j); err != nil {
 				return err

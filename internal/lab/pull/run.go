@@ -142,7 +142,7 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return b.withHub(ctx, func(_ *netlab.Net, h *hub) error {
+	return b.withHub(ctx, 0, func(_ *netlab.Net, h *hub) error {
 		if slices.Contains(b.p.Parts, PartPeers) {
 			if err := b.storePeersImage(ctx, h); err != nil {
 				return fmt.Errorf("image %s: %w", peersTag, err)
@@ -183,9 +183,9 @@ const (
 	hosts
 )
 
-// withHub calls f with a network in which the registry runs, with the link limited.
-func (b *bench) withHub(ctx context.Context, f func(*netlab.Net, *hub) error) (err error) {
-	network, err := netlab.New(netlab.Config{Clients: hosts})
+// withHub calls f with a network of a number of nodes besides hosts, in which the registry runs, with the link limited.
+func (b *bench) withHub(ctx context.Context, nodes int, f func(*netlab.Net, *hub) error) (err error) {
+	network, err := netlab.New(netlab.Config{Clients: hosts + nodes})
 	if err != nil {
 		return err
 	}

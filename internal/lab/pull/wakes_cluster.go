@@ -49,17 +49,14 @@ func (b *bench) storeBeside(ctx context.Context, h *hub) error {
 }
 
 // wakeInCluster measures a first wake on a node without the image, beside a node that has it.
-func (b *bench) wakeInCluster(ctx context.Context, round int, kind string) (err error) {
-	network, err := netlab.New(netlab.Config{Clients: hosts + clusterNodes})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, network.Close()) }()
-	h, err := b.startHub(ctx, network, b.p.bits)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, h.close()) }()
+func (b *bench) wakeInCluster(ctx context.Context, round int, kind string) error {
+	return b.withHub(ctx, clusterNodes, func(network *netlab.Net, h *hub) error {
+		return b.wakeBeside(ctx, network, h, round, kind)
+	})
+}
+
+// wakeBeside is wakeInCluster in a network with the registry.
+func (b *bench) wakeBeside(ctx context.Context, network *netlab.Net, h *hub, round int, kind string) (err error) {
 	c, err := sharing.Start(ctx, sharing.Config{
 		Wangell: b.p.Wangell, Containerd: b.p.Containerd, Dir: b.dir,
 		Path:       filepath.Dir(b.p.Containerd) + string(filepath.ListSeparator) + os.Getenv("PATH"), // its shim, and runc

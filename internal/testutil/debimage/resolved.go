@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"wangell.loutres.me/internal/atomicfile"
 )
 
 // aptState is where apt keeps what decides which packages it chooses, apart from its configuration.
@@ -69,8 +71,5 @@ func writeResolution(file string, packages []Package) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(file+".new", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
+	return atomicfile.Write(file, data)
 }
