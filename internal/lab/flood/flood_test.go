@@ -49,6 +49,7 @@ func TestFloodRunsAndLeavesNothing(t *testing.T) {
 	s := r.Raw.(Samples)
 	for name, requests := range map[string]Requests{
 		"near": s.Calm.Near, "distant": s.Calm.Far, "other service": s.Calm.Other,
+		"near on sleeping services": s.CalmMany.Near, "distant on sleeping services": s.CalmMany.Far,
 	} {
 		if len(requests.Times) == 0 || requests.Failed > 0 {
 			t.Errorf("without an attack, %s: %d requests, %d failed: %v", name, len(requests.Times), requests.Failed,
@@ -66,7 +67,7 @@ func TestFloodRunsAndLeavesNothing(t *testing.T) {
 			t.Errorf("%s is %v, want %v; scans %+v", key, got, want, s.Scans)
 		}
 	}
-	for _, far := range s.Calm.Far.Times {
+	for _, far := range slices.Concat(s.Calm.Far.Times, s.CalmMany.Far.Times) {
 		if far < 300 { // two round trips: the handshake, and the answer
 			t.Errorf("a distant client's request took %v ms", far)
 		}

@@ -25,6 +25,7 @@ func kinds(s Samples) []kind {
 func ownKinds(s Samples) []kind {
 	return []kind{
 		{"calm: near", s.Calm.Near}, {"calm: distant", s.Calm.Far}, {"calm: other service", s.Calm.Other},
+		{"calm, many cold: near", s.CalmMany.Near}, {"calm, many cold: distant", s.CalmMany.Far},
 		{"warm: near", s.Warm.Near}, {"warm: distant", s.Warm.Far}, {"warm: other service", s.Warm.Other},
 		{"one cold: near", s.One.Near}, {"one cold: other service", s.One.Other},
 		{"many cold: near", s.Many.Near}, {"many cold: distant", s.Many.Far}, {"many cold: other service", s.Many.Other},

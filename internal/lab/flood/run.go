@@ -128,23 +128,25 @@ func (e *experiment) measure(ctx context.Context) (err error) {
 	for i := range e.params.Cold {
 		many = append(many, e.address[coldName(i)])
 	}
-	for i, part := range []struct {
+	parts := []struct {
 		name string
 		run  func() error
 	}{
 		{"calm", func() error { return e.useWarm(ctx, nil, &e.samples.Calm) }},
+		{"sleeping services", func() error { return e.wake(ctx, calmNames(e.params.Cold), &e.samples.CalmMany) }},
 		{"flood of a warm service", func() error { return e.useWarm(ctx, warm, &e.samples.Warm) }},
 		{"flood of a cold service", func() error { return e.useCold(ctx, one, []string{oneName}, &e.samples.One) }},
 		{"flood of cold services", func() error { return e.useCold(ctx, many, coldNames(len(many)), &e.samples.Many) }},
 		{"vanished clients", func() error { return e.vanish(ctx) }},
 		{"scan", func() error { return e.scan(ctx) }},
-	} {
+	}
+	for i, part := range parts {
 		begin := time.Now()
 		if err := part.run(); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 		e.out.Log("%s: %.1f s", part.name, time.Since(begin).Seconds())
-		e.out.Progress(i+1, 6)
+		e.out.Progress(i+1, len(parts))
 	}
 	return nil
 }
@@ -201,7 +203,7 @@ func (e *experiment) useWarm(ctx context.Context, attacked []netip.AddrPort, p *
 // useCold attacks sleeping services. In the middle of the attack it counts the pods that forged SYNs have started, and
 // has one client use each of the services.
 func (e *experiment) useCold(ctx context.Context, attacked []netip.AddrPort, names []string, p *Part) error {
-	var near, far, other requests
+	var other requests
 	var countErr error
 	err := e.attack(ctx, attacked, p, func(attack context.Context) {
 		var group sync.WaitGroup
@@ -211,17 +213,27 @@ func (e *experiment) useCold(ctx context.Context, attacked []netip.AddrPort, nam
 		case <-attack.Done():
 		}
 		p.Started, countErr = e.started(ctx, names)
-		for i, name := range names {
-			if i%2 == 0 || len(names) == 1 {
-				group.Go(func() { near.one(ctx, e.Net.Clients[nearClient], e.address[name]) })
-			} else {
-				group.Go(func() { far.one(ctx, e.Net.Clients[farClient], e.address[name]) })
-			}
-		}
+		countErr = errors.Join(countErr, e.wake(ctx, names, p))
 		group.Wait()
 	})
-	p.Near, p.Far, p.Other = near.r, far.r, other.r
+	p.Other = other.r
 	return errors.Join(err, countErr)
+}
+
+// wake has one client use each of the services, all at once: near and distant ones in turn.
+func (e *experiment) wake(ctx context.Context, names []string, p *Part) error {
+	var near, far requests
+	var group sync.WaitGroup
+	for i, name := range names {
+		if i%2 == 0 || len(names) == 1 {
+			group.Go(func() { near.one(ctx, e.Net.Clients[nearClient], e.address[name]) })
+		} else {
+			group.Go(func() { far.one(ctx, e.Net.Clients[farClient], e.address[name]) })
+		}
+	}
+	group.Wait()
+	p.Near, p.Far = near.r, far.r
+	return ctx.Err()
 }
 
 // started counts the services that have or had a pod.
@@ -296,6 +308,14 @@ func (e *experiment) scan(ctx context.Context) error {
 	return nil
 }
 
+// calmNames returns the names of the sleeping services that are woken without an attack.
+func calmNames(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("calm-%02d", i))
+	}
+	return names
+}
+
 func coldName(i int) string { return fmt.Sprintf("cold-%02d", i) }
 
 // scanNames returns the names of the services with a wakeProof that only the scan finds.
@@ -326,6 +346,9 @@ func manifest(cold int, wakeProof string) []byte {
 	add(oneName, 0, wakeProof)
 	for i := range cold {
 		add(coldName(i), 0, wakeProof)
+	}
+	for _, name := range calmNames(cold) {
+		add(name, 0, string(v1alpha1.WakeProofAuto))
 	}
 	for _, proof := range scanProofs {
 		for _, name := range scanNames(proof) {

@@ -11,9 +11,12 @@ import (
 
 // Samples are the measurements of one run.
 type Samples struct {
-	// Calm is the same traffic without an attack. Warm, One and Many are floods of a warm service, of one sleeping
+	// Calm is the traffic of Warm without an attack. Warm, One and Many are floods of a warm service, of one sleeping
 	// service and of many. In Vanish, clients vanish.
-	Calm   Part `json:"calm"`
+	Calm Part `json:"calm"`
+	// CalmMany are the first requests to as many sleeping services as in Many, of wakeProof Auto, without an attack.
+	CalmMany Part `json:"calm_many_cold"`
+
 	Warm   Part `json:"warm"`
 	One    Part `json:"one_cold"`
 	Many   Part `json:"many_cold"`

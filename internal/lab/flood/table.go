@@ -21,7 +21,8 @@ back in user space for the long round trip. Forged SYNs have random sources in 1
 numbers, and right checksums; an XDP program sends them into the node's port of the link, from all processors and
 to a queue of the node for each of them. The answers to them end where the link begins. In the flood of a warm
 service, four near and four distant clients make one request after another on it, each on a connection of its
-own, and another client on another service. In the floods of sleeping services, the pods that forged SYNs have
+own, and another client on another service. Before, one client uses each of as many sleeping services as are
+attacked together, near and distant in turn, all at once. In the floods of sleeping services, the pods that forged SYNs have
 started are counted in the middle of the flood; then one client uses each of the services, near and distant in
 turn. With wakeProof Always, no SYN wakes a service before its client has proven where it is; with Auto, the
 first ones do, within the default budgets of wakes. Clients vanish by closing their established connections
@@ -44,6 +45,7 @@ const howNoPeers = ` kube-proxy and Knative were not measured in this run: they 
 func newReport(s Samples) *report.Report {
 	warm, cold := join(s.Warm.Near, s.Warm.Far), join(s.One.Near, s.One.Far, s.Many.Near, s.Many.Far)
 	other := join(s.Warm.Other, s.One.Other, s.Many.Other)
+	calm := join(s.CalmMany.Near, s.CalmMany.Far)
 	vanish := join(s.Vanish.Near, s.Vanish.Far, s.Vanish.Other)
 	rate := math.NaN()
 	for _, p := range []Part{s.Warm, s.One, s.Many} {
@@ -68,6 +70,9 @@ func newReport(s Samples) *report.Report {
 			{Key: "cold_genuine_failed", Value: cold.failed(), Meaning: "of these, failed"},
 			{Key: "cold_genuine_p50_ms", Value: cold.p(50), Meaning: "of these, median"},
 			{Key: "cold_genuine_p99_ms", Value: cold.p(99), Meaning: "of these, 99th percentile"},
+			{Key: "cold_calm_p50_ms", Value: calm.p(50),
+				Meaning: "many sleeping services woken at once without a flood, median"},
+			{Key: "cold_calm_p99_ms", Value: calm.p(99), Meaning: "of these, 99th percentile"},
 			{Key: "other_service_requests", Value: other.n(), Meaning: "all floods: requests on another service"},
 			{Key: "other_service_failed", Value: other.failed(), Meaning: "of these, failed"},
 			{Key: "other_service_p99_ms", Value: other.p(99), Meaning: "of these, 99th percentile"},
