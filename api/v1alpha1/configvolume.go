@@ -4,9 +4,7 @@ package v1alpha1
 
 import (
 	"maps"
-	"path"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -95,47 +93,4 @@ func (s *WangellServiceSpec) Files(v *Volume) (list []File) {
 		list = append(list, f)
 	}
 	return list
-}
-
-// configVolume checks a volume of files.
-func (e *ValidationErrors) configVolume(p *field.Path, c *configVolume) {
-	p = p.Child(c.field)
-	if c.name == "" {
-		e.add(p.Child(c.nameField), "write the name of a "+c.kind, "missing")
-	}
-	e.fileMode(p.Child("defaultMode"), c.mode)
-	paths := map[string]int{}
-	for i, item := range c.items {
-		p := p.Child("items").Index(i)
-		if item.Key == "" {
-			e.add(p.Child("key"), "write a key of the "+c.kind, "missing")
-		}
-		clean := path.Clean(item.Path)
-		switch first, twice := paths[clean]; {
-		case item.Path == "":
-			e.add(p.Child("path"), "write the name of the file, for example path: app.conf", "missing")
-		case path.IsAbs(item.Path) || hasDotDot(item.Path) || strings.IndexByte(item.Path, 0) >= 0 || clean == ".":
-			e.add(p.Child("path"), "write a path in the volume, for example path: app.conf",
-				`want a relative path without "..", got %q`, item.Path)
-		case twice:
-			e.add(p.Child("path"), "write another path", "is already the path of items[%d]", first)
-		default:
-			paths[clean] = i
-		}
-		e.fileMode(p.Child("mode"), item.Mode)
-	}
-}
-
-func (e *ValidationErrors) fileMode(p *field.Path, mode *int32) {
-	if mode != nil && (*mode < 0 || *mode > 0o777) {
-		e.add(p, "write "+fieldName(p)+": 0o400, for example", "want 0 to 0o777 (511), got %d", *mode)
-	}
-}
-
-// subPath checks the path of a single file or folder of a volume.
-func (e *ValidationErrors) subPath(p *field.Path, file string) {
-	if path.IsAbs(file) || hasDotDot(file) || strings.IndexByte(file, 0) >= 0 {
-		e.add(p, "write the path of a file in the volume, for example subPath: app.conf",
-			`want a relative path without "..", got %q`, file)
-	}
 }

@@ -12,15 +12,6 @@ import (
 // maxSleepTime is the longest time that freezeAfter and stopAfter accept, as idleTimeout does: a year.
 const maxSleepTime = 31536000 * time.Second
 
-// PressurePolicy says what becomes of frozen pods whose node is short of room.
-type PressurePolicy string
-
-// The policies.
-const (
-	PressureKeep PressurePolicy = "Keep"
-	PressureStop PressurePolicy = "Stop"
-)
-
 // StopsUnderPressure reports whether frozen pods are stopped when their node is short of room.
 func (s *WangellServiceSpec) StopsUnderPressure() bool {
 	return s.Sleep != nil && s.Sleep.OnPressure == PressureStop && s.FreezeAfter() > 0 && s.MinReplicas == 0

@@ -100,8 +100,6 @@ func Hash(spec *WangellServiceSpec) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-func isTrue(b *bool) bool { return b != nil && *b }
-
 func canonicalList(l corev1.ResourceList) {
 	for name, q := range l {
 		l[name] = canonical(q)

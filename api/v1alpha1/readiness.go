@@ -13,38 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ReadyWhen says when a pod gets connections.
-type ReadyWhen string
-
-// When a pod is ready.
-const (
-	ReadyWhenListens ReadyWhen = "Listen" // its socket listens
-	ReadyWhenProbed  ReadyWhen = "Probe"  // its socket listens, and its readinessProbe succeeds
-)
-
 // MaxProbe is the largest size of a readinessProbe and a startupProbe together in bytes of JSON: the messages to
 // daemons have to hold them.
 const MaxProbe = 2048
-
-// MainContainer returns the name of the container that listens on the target port: the one named like the service, or
-// else the first one. The service must be valid.
-func (s *WangellService) MainContainer() string {
-	if s.Spec.Template == nil {
-		return s.Name
-	}
-	return mainOf(s.Name, s.Spec.Template.Spec.Containers).Name
-}
-
-// mainOf returns the container with a name, or else the first one; nil if there is none.
-func mainOf(name string, containers []corev1.Container) *corev1.Container {
-	if i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name }); i >= 0 {
-		return &containers[i]
-	}
-	if len(containers) == 0 {
-		return nil
-	}
-	return &containers[0]
-}
 
 // Readiness returns the readinessProbe that decides when a pod is ready, and the startupProbe that has to succeed
 // before it, nil if there is none. They have Kubernetes' defaults, and port numbers in place of names. Both are nil

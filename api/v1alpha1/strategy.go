@@ -10,15 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// UpdateStrategy says whether pods of a service may run at the same time.
-type UpdateStrategy string
-
-// The update strategies.
-const (
-	UpdateRecreate UpdateStrategy = "Recreate"      // no pod starts before the one before it is gone
-	UpdateRolling  UpdateStrategy = "RollingUpdate" // a new pod may start while old ones run
-)
-
 // Strategy returns updateStrategy. Where that is left out, it is UpdateRecreate if the service has one pod, and a
 // second one could write to the same volume. With a maxReplicas above 1, the manifest says that several pods may. It
 // ignores the service's claims: see Decide.

@@ -54,3 +54,16 @@ func (e *ValidationErrors) refuseSet(p *field.Path, v any) {
 		}
 	}
 }
+
+// setFields returns the JSON names of the fields of a struct that are set: "hostPath", "configMap", ...
+func setFields[T any](s *T) []string {
+	var names []string
+	v := reflect.ValueOf(s).Elem()
+	for i := range v.NumField() {
+		if !v.Field(i).IsZero() {
+			tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			names = append(names, tag)
+		}
+	}
+	return names
+}

@@ -17,33 +17,6 @@ import (
 //go:generate go tool controller-gen object:headerFile=../../hack/license-header.txt paths=.
 //go:generate go run wangell.loutres.me/api/crd -o ../../deploy/crd
 
-// Names of the group, version and kind, as written in a manifest.
-const (
-	Group      = "wangell.loutres.me"
-	Version    = "v1alpha1"
-	Kind       = "WangellService"
-	APIVersion = Group + "/" + Version
-)
-
-// Labels and annotations of a service's pods on Kubernetes. Daemons recognize Wangell's pods by them.
-const (
-	// LabelService holds the name of the service, which is in the pod's namespace.
-	LabelService = Group + "/service"
-	// LabelSpecHash holds the Hash of the spec that the pod was created from.
-	LabelSpecHash = Group + "/spec-hash"
-	// AnnotationContainer names the main container of the pod, which listens on the target port.
-	AnnotationContainer = Group + "/container"
-	// AnnotationTargetPort holds the port on which the main container listens.
-	AnnotationTargetPort = Group + "/target-port"
-)
-
-// LabelPulls marks a pod that only has its image pulled, and holds the name of the service, which is in the pod's
-// namespace. Such a pod starts no container, and is not one of the service's pods.
-const LabelPulls = Group + "/pulls-for"
-
-// LoadBalancerClass is the class of Services whose addresses Wangell assigns and announces itself.
-const LoadBalancerClass = Group + "/gate"
-
 // WangellService is a TCP service that sleeps while it is unused.
 //
 // +kubebuilder:object:root=true
@@ -340,4 +313,22 @@ const (
 	WakeProofAuto   WakeProof = "Auto"   // beyond the node's budgets of wakes
 	WakeProofAlways WakeProof = "Always" // always
 	WakeProofNever  WakeProof = "Never"  // never; connection requests beyond the budgets are dropped
+)
+
+// ReadyWhen says when a pod gets connections.
+type ReadyWhen string
+
+// When a pod is ready.
+const (
+	ReadyWhenListens ReadyWhen = "Listen" // its socket listens
+	ReadyWhenProbed  ReadyWhen = "Probe"  // its socket listens, and its readinessProbe succeeds
+)
+
+// UpdateStrategy says whether pods of a service may run at the same time.
+type UpdateStrategy string
+
+// The update strategies.
+const (
+	UpdateRecreate UpdateStrategy = "Recreate"      // no pod starts before the one before it is gone
+	UpdateRolling  UpdateStrategy = "RollingUpdate" // a new pod may start while old ones run
 )

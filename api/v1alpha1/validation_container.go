@@ -4,16 +4,95 @@ package v1alpha1
 
 import (
 	"fmt"
-	"path"
-	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
+
+// MaxContainers is the largest number of containers of a pod beside its main one.
+const MaxContainers = 16
+
+// containers checks the containers beside the main one: on Kubernetes, only what the API server would not explain well.
+func (e *ValidationErrors) containers(name string, s *WangellServiceSpec, cluster bool) {
+	seen := map[string]string{name: "the main container, which has the name of the service"}
+	if n := len(s.Containers) + len(s.InitContainers); n > MaxContainers {
+		e.add(specPath.Child("containers"), "make it several services",
+			"a pod has %d containers beside its main one, at most %d are possible", n, MaxContainers)
+	}
+	for _, list := range []struct {
+		at   string
+		init bool
+		of   []Container
+	}{{"initContainers", true, s.InitContainers}, {"containers", false, s.Containers}} {
+		for i := range list.of {
+			c, p := &list.of[i], specPath.Child(list.at).Index(i)
+			if c.Name == "" {
+				e.add(p.Child("name"), "write name: log, for example", "missing")
+			} else if first, twice := seen[c.Name]; twice {
+				e.add(p.Child("name"), "write another name", "%q is already the name of %s", c.Name, first)
+			} else {
+				seen[c.Name] = p.String()
+				e.label(p.Child("name"), c.Name)
+			}
+			if c.RestartPolicy != nil && (!list.init || !c.IsSidecar()) {
+				e.add(p.Child("restartPolicy"), "remove it", "is for init containers, which it makes sidecars: Always, got %q",
+					*c.RestartPolicy)
+			}
+			e.imageAt(p.Child("image"), c.Image)
+			e.oneOf(p.Child("imagePullPolicy"), string(c.ImagePullPolicy),
+				string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
+			if !cluster {
+				e.process(p, c.Command, c.Args, c.WorkingDir, c.Env)
+				e.envFrom(p.Child("envFrom"), c.EnvFrom)
+				e.resources(p.Child("resources"), &c.Resources)
+				e.volumeMounts(p.Child("volumeMounts"), c.VolumeMounts, s.Volumes)
+				e.securityContext(p.Child("securityContext"), c.SecurityContext)
+			}
+		}
+	}
+}
+
+func (e *ValidationErrors) image(image string) { e.imageAt(specPath.Child("image"), image) }
+
+func (e *ValidationErrors) imageAt(p *field.Path, image string) {
+	const example = "image: registry.example.com/app:v1"
+	if image == "" {
+		e.add(p, "write which image to run, for example "+example, "missing")
+		return
+	}
+	if err := parseImage(image); err != nil {
+		e.add(p, "write registry/name:tag or registry/name@sha256:..., for example "+example,
+			"%q is not an image reference: %s", image, strings.TrimSuffix(err.Error(), ": "+image))
+	}
+}
+
+// parseImage is name.ParseReference with an error that says which part is invalid.
+func parseImage(image string) error {
+	if strings.Contains(image, "@") {
+		_, err := name.NewDigest(image)
+		return err
+	}
+	_, err := name.NewTag(image)
+	return err
+}
+
+// process checks what is started in a container.
+func (e *ValidationErrors) process(p *field.Path, command, args []string, dir string, env []corev1.EnvVar) {
+	if len(command) > 0 && command[0] == "" {
+		e.add(p.Child("command").Index(0), `write the program, for example command: ["/bin/server"]`, "is empty")
+	}
+	e.noNUL(p.Child("command"), command)
+	e.noNUL(p.Child("args"), args)
+	if dir != "" {
+		e.absolute(p.Child("workingDir"), dir)
+	}
+	e.env(p.Child("env"), env)
+}
 
 func (e *ValidationErrors) env(at *field.Path, env []corev1.EnvVar) {
 	seen := make(map[string]int, len(env))
@@ -141,138 +220,6 @@ func sortedNames(l corev1.ResourceList) []corev1.ResourceName {
 	}
 	slices.Sort(names)
 	return names
-}
-
-func (e *ValidationErrors) volumes(volumes []Volume) {
-	seen := make(map[string]int, len(volumes))
-	for i := range volumes {
-		v := &volumes[i]
-		p := specPath.Child("volumes").Index(i)
-		if v.Name == "" {
-			e.add(p.Child("name"), "write name: data, for example", "missing")
-		} else if first, twice := seen[v.Name]; twice {
-			e.add(p.Child("name"), "write another name", "%q is already the name of spec.volumes[%d]", v.Name, first)
-		} else {
-			seen[v.Name] = i
-			e.label(p.Child("name"), v.Name)
-		}
-		e.volumeSource(p, v)
-	}
-}
-
-const kindsOfVolume = "a volume is persistent, a hostPath, an emptyDir, a secret or a configMap"
-
-func (e *ValidationErrors) volumeSource(p *field.Path, v *Volume) {
-	s := &v.VolumeSource
-	sources := setFields(s)
-	if v.Persistent != nil {
-		sources = append(sources, "persistent")
-		e.persistent(p.Child("persistent"), v.Persistent)
-	}
-	if len(sources) == 0 {
-		e.add(p, "write persistent: {} or emptyDir: {} or hostPath: {path: /some/folder}", "has no kind of volume")
-	}
-	if len(sources) > 1 {
-		e.add(p, "keep one of them", "must have one kind of volume, got %s", strings.Join(sources, " and "))
-	}
-	for _, kind := range sources {
-		switch kind {
-		case "persistent", "hostPath", "emptyDir":
-		case "secret", "configMap":
-			e.configVolume(p, v.config())
-		case "persistentVolumeClaim":
-			e.add(p.Child(kind), "write persistent: {size: 10Gi}, for example",
-				"is not available on one machine: "+kindsOfVolume)
-		default:
-			e.add(p.Child(kind), "put the files into a folder of this machine and write hostPath: {path: /that/folder}",
-				"is not available on one machine: "+kindsOfVolume)
-		}
-	}
-	if c := s.Secret; c != nil {
-		e.refuseSet(p.Child("secret"), *c)
-	}
-	if h := s.HostPath; h != nil {
-		e.hostPath(p.Child("hostPath"), h)
-	}
-	if d := s.EmptyDir; d != nil {
-		p := p.Child("emptyDir")
-		e.oneOf(p.Child("medium"), string(d.Medium), string(corev1.StorageMediumMemory))
-		if d.SizeLimit != nil && d.SizeLimit.Sign() <= 0 {
-			e.add(p.Child("sizeLimit"), "write sizeLimit: 64Mi, or leave it out for no limit",
-				"want more than zero, got %s", d.SizeLimit.String())
-		}
-		e.refuseSet(p, *d)
-	}
-}
-
-// setFields returns the JSON names of the fields of a struct that are set: "hostPath", "configMap", ...
-func setFields[T any](s *T) []string {
-	var names []string
-	v := reflect.ValueOf(s).Elem()
-	for i := range v.NumField() {
-		if !v.Field(i).IsZero() {
-			tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-			names = append(names, tag)
-		}
-	}
-	return names
-}
-
-func (e *ValidationErrors) hostPath(p *field.Path, h *corev1.HostPathVolumeSource) {
-	if h.Path == "" {
-		e.add(p.Child("path"), "write path: /some/folder", "missing")
-	} else {
-		e.absolute(p.Child("path"), h.Path)
-	}
-	if h.Type != nil {
-		e.oneOf(p.Child("type"), string(*h.Type), string(corev1.HostPathDirectory), string(corev1.HostPathDirectoryOrCreate),
-			string(corev1.HostPathFile), string(corev1.HostPathFileOrCreate), string(corev1.HostPathSocket),
-			string(corev1.HostPathCharDev), string(corev1.HostPathBlockDev))
-	}
-}
-
-func (e *ValidationErrors) volumeMounts(list *field.Path, mounts []corev1.VolumeMount, volumes []Volume) {
-	seen := make(map[string]int, len(mounts))
-	for i := range mounts {
-		m := &mounts[i]
-		p := list.Index(i)
-		if m.Name == "" {
-			e.add(p.Child("name"), "write the name of one of spec.volumes", "missing")
-		} else if !slices.ContainsFunc(volumes, func(v Volume) bool { return v.Name == m.Name }) {
-			e.add(p.Child("name"), noSuchVolume(m.Name, volumes), "there is no volume %q in spec.volumes", m.Name)
-		}
-		if m.MountPath == "" {
-			e.add(p.Child("mountPath"), "write its path in the container, for example mountPath: /data", "missing")
-		} else if e.absolute(p.Child("mountPath"), m.MountPath) {
-			at := path.Clean(m.MountPath)
-			if first, twice := seen[at]; twice {
-				e.add(p.Child("mountPath"), "write another path", "%s[%d] is already mounted at %s", list, first, at)
-			} else {
-				seen[at] = i
-			}
-			if at == "/" || at == "/proc" || strings.HasPrefix(at, "/proc/") || strings.Contains(at, ":") {
-				e.add(p.Child("mountPath"), "write another path, for example mountPath: /data",
-					"nothing can be mounted at %s (neither at / nor in /proc nor at a path with a colon)", at)
-			}
-		}
-		if i := slices.IndexFunc(volumes, func(v Volume) bool { return v.Name == m.Name }); i >= 0 && volumes[i].HasFiles() {
-			e.subPath(p.Child("subPath"), m.SubPath)
-		} else if m.SubPath != "" {
-			e.add(p.Child("subPath"), "mount the whole volume", "is for volumes of kind secret and configMap on one machine")
-		}
-		e.refuseSet(p, *m)
-	}
-}
-
-func noSuchVolume(name string, volumes []Volume) string {
-	if len(volumes) == 0 {
-		return fmt.Sprintf("add volumes: [{name: %s, emptyDir: {}}] to spec", toLabel(name))
-	}
-	names := make([]string, len(volumes))
-	for i := range volumes {
-		names[i] = volumes[i].Name
-	}
-	return "write the name of a volume: " + orList(names)
 }
 
 func (e *ValidationErrors) securityContext(p *field.Path, s *corev1.SecurityContext) {

@@ -7,10 +7,8 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // Validate returns everything in s that cannot work on one machine; ValidateCluster is its counterpart for Kubernetes.
@@ -148,20 +146,6 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 	}
 }
 
-// mostPods returns how many pods a service may have.
-func mostPods(s *WangellServiceSpec) int32 { return max(maxReplicas(s), s.MinReplicas) }
-
-// maxReplicas returns spec.maxReplicas, or the value that Default would set.
-func maxReplicas(s *WangellServiceSpec) int32 {
-	switch {
-	case s.MaxReplicas != 0:
-		return s.MaxReplicas
-	case s.Scaling != nil:
-		return max(DefaultMaxReplicasScaling, s.MinReplicas)
-	}
-	return DefaultMaxReplicas
-}
-
 func (e *ValidationErrors) scaling(spec *WangellServiceSpec) {
 	s := spec.Scaling
 	if s == nil {
@@ -257,30 +241,6 @@ func (e *ValidationErrors) clusterOnly(s *WangellServiceSpec) {
 	if s.ImagePull != nil && s.ImagePull.Nodes != nil {
 		e.add(specPath.Child("imagePull", "nodes"), remove, "is not available on one machine: there is one node")
 	}
-}
-
-func (e *ValidationErrors) image(image string) { e.imageAt(specPath.Child("image"), image) }
-
-func (e *ValidationErrors) imageAt(p *field.Path, image string) {
-	const example = "image: registry.example.com/app:v1"
-	if image == "" {
-		e.add(p, "write which image to run, for example "+example, "missing")
-		return
-	}
-	if err := parseImage(image); err != nil {
-		e.add(p, "write registry/name:tag or registry/name@sha256:..., for example "+example,
-			"%q is not an image reference: %s", image, strings.TrimSuffix(err.Error(), ": "+image))
-	}
-}
-
-// parseImage is name.ParseReference with an error that says which part is invalid.
-func parseImage(image string) error {
-	if strings.Contains(image, "@") {
-		_, err := name.NewDigest(image)
-		return err
-	}
-	_, err := name.NewTag(image)
-	return err
 }
 
 func (e *ValidationErrors) address(address string) {

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// Names of the group, version and kind, as written in a manifest.
+const (
+	Group      = "wangell.loutres.me"
+	Version    = "v1alpha1"
+	Kind       = "WangellService"
+	APIVersion = Group + "/" + Version
+)
+
+// Labels and annotations of a service's pods on Kubernetes. Daemons recognize Wangell's pods by them.
+const (
+	// LabelService holds the name of the service, which is in the pod's namespace.
+	LabelService = Group + "/service"
+	// LabelSpecHash holds the Hash of the spec that the pod was created from.
+	LabelSpecHash = Group + "/spec-hash"
+	// AnnotationContainer names the main container of the pod, which listens on the target port.
+	AnnotationContainer = Group + "/container"
+	// AnnotationTargetPort holds the port on which the main container listens.
+	AnnotationTargetPort = Group + "/target-port"
+)
+
+// LabelPulls marks a pod that only has its image pulled, and holds the name of the service, which is in the pod's
+// namespace. Such a pod starts no container, and is not one of the service's pods.
+const LabelPulls = Group + "/pulls-for"
+
+// LoadBalancerClass is the class of Services whose addresses Wangell assigns and announces itself.
+const LoadBalancerClass = Group + "/gate"
+
+// LazyRuntime is the name of the RuntimeClass, and of its handler in container runtimes, whose pods start before their
+// image is here.
+const LazyRuntime = "wangell-lazy"
+
+// AnnotationHandler is the annotation of pods by which kubelet tells containerd the handler of their RuntimeClass when
+// it pulls their images, without the feature gate RuntimeClassInImageCriApi (KEP-4216).
+const AnnotationHandler = "io.containerd.cri.runtime-handler"
+
+// LabelLazy is the label of nodes that are set up for LazyRuntime, with the value "true".
+const LabelLazy = Group + "/lazy"
