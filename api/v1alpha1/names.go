@@ -22,6 +22,10 @@ const (
 	AnnotationTargetPort = Group + "/target-port"
 )
 
+// FinalizerRevision keeps a WangellService that gets requests of others, and with it the objects that it owns, from its
+// deletion until its pods have answered the requests that they have. The controller removes it.
+const FinalizerRevision = Group + "/revision"
+
 // LabelPulls marks a pod that only has its image pulled, and holds the name of the service, which is in the pod's
 // namespace. Such a pod starts no container, and is not one of the service's pods.
 const LabelPulls = Group + "/pulls-for"

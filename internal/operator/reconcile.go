@@ -24,6 +24,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	var s v1alpha1.WangellService
 	err := r.client.Get(ctx, req.NamespacedName, &s)
 	switch {
+	case err == nil && s.DeletionTimestamp != nil && isKept(&s):
+		return r.removeRevision(ctx, key, &s)
 	case apierrors.IsNotFound(err) || err == nil && s.DeletionTimestamp != nil:
 		defer r.noteTraffic(key, nil)
 		return reconcile.Result{}, r.forget(key)
@@ -41,6 +43,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	r.reconciled(key)
+	kept, err := r.keepRevision(ctx, key, &s)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	synced, err := r.syncReplicas(ctx, key, &s, out)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -49,7 +55,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: soonest(synced, written, out.retry)}, nil
+	return reconcile.Result{RequeueAfter: soonest(kept, synced, written, out.retry)}, nil
 }
 
 // soonest returns the shortest of some pauses; zero stands for none.

@@ -90,6 +90,7 @@ type memory struct {
 	generation int64
 	written    time.Time // when its status was written last
 	put        bool      // it was passed to the controller
+	told       bool      // the controller was told that it is being deleted
 	seen       int64     // the generation that was reconciled last
 }
 
@@ -110,6 +111,9 @@ func (r *reconciler) begin(c controllerAPI, used *claims, all []v1alpha1.Wangell
 		s := &all[i]
 		key := runtime.KeyOf(s)
 		r.pending[key] = true
+		if s.DeletionTimestamp == nil {
+			r.traffics.set(key, s.Namespace, s.Spec.Traffic)
+		}
 		// Services keep their addresses before any claims a new one. Addresses of other load balancers, which may be
 		// in the pools, are released when their Service is seen.
 		a, err := netip.ParseAddr(s.Status.LoadBalancerIP)

@@ -22,20 +22,35 @@ const revisionRetry = 5 * time.Second
 // traffics has the services that route requests to a revision, by the revision's key.
 type traffics map[runtime.Key]map[runtime.Key]bool
 
-// set records the revisions of a service; none if it has pods of its own or is gone.
-func (t traffics) set(key runtime.Key, namespace string, revisions []v1alpha1.Revision) {
+// set records the revisions of a service; none if it has pods of its own or is gone. It returns the services that have
+// become revisions, or are no longer any.
+func (t traffics) set(key runtime.Key, namespace string, revisions []v1alpha1.Revision) (changed []runtime.Key) {
+	left := map[runtime.Key]bool{} // no longer revisions, unless they are named below
 	for to, from := range t {
+		if !from[key] {
+			continue
+		}
 		if delete(from, key); len(from) == 0 {
 			delete(t, to)
+			left[to] = true
 		}
 	}
 	for _, r := range revisions {
 		to := runtime.Key(namespace + "/" + r.Revision)
 		if t[to] == nil {
 			t[to] = map[runtime.Key]bool{}
+			if !left[to] {
+				changed = append(changed, to)
+			}
 		}
 		t[to][key] = true
 	}
+	for to := range left {
+		if t[to] == nil {
+			changed = append(changed, to)
+		}
+	}
+	return changed
 }
 
 // to returns the services that route requests to a revision.
@@ -46,20 +61,28 @@ func (t traffics) to(key runtime.Key) (from []runtime.Key) {
 	return from
 }
 
-// noteTraffic records the revisions of a service, and reconciles the services that route requests to it again: it may
-// have been created, deleted or changed.
+// noteTraffic records the revisions of a service, and reconciles again those for which that has changed something, and
+// the services that route requests to it: it may have been created, deleted or changed.
 func (r *reconciler) noteTraffic(key runtime.Key, s *v1alpha1.WangellService) {
 	r.mu.Lock()
+	var again []runtime.Key
 	if s == nil {
-		r.traffics.set(key, "", nil)
+		again = r.traffics.set(key, "", nil)
 	} else {
-		r.traffics.set(key, s.Namespace, s.Spec.Traffic)
+		again = r.traffics.set(key, s.Namespace, s.Spec.Traffic)
 	}
-	users := r.traffics.to(key)
+	again = append(again, r.traffics.to(key)...)
 	r.mu.Unlock()
 	if r.again != nil {
-		r.again(users...)
+		r.again(again...)
 	}
+}
+
+// isRouted reports whether other services route requests to one.
+func (r *reconciler) isRouted(key runtime.Key) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.traffics[key]) > 0
 }
 
 // checkRevisions describes what is wrong with the revisions of a service; empty if nothing is.
@@ -69,7 +92,7 @@ func (r *reconciler) checkRevisions(ctx context.Context, s *v1alpha1.WangellServ
 		err := r.client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: t.Revision}, &to)
 		at := fmt.Sprintf("spec.traffic[%d].revision", i)
 		switch {
-		case apierrors.IsNotFound(err):
+		case apierrors.IsNotFound(err) || err == nil && to.DeletionTimestamp != nil:
 			return fmt.Sprintf("%s: there is no WangellService %s in namespace %s: the other revisions get its requests, or "+
 				"clients wait if there is none: create it, or remove the revision", at, t.Revision, s.Namespace), nil
 		case err != nil:

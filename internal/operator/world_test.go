@@ -350,6 +350,7 @@ type player struct {
 	refused  map[netip.AddrPort]string
 	running  map[string]*corev1.Pod // by UID
 	broken   string                 // if set, pods get no further than this
+	open     uint32                 // connections of a pod that is drained
 	images   []wire.ImageReport     // what it reports of images that it is to have
 	seq      uint64
 }
@@ -417,6 +418,7 @@ func (p *player) receive(m wire.Message) {
 			case wire.PodDraining:
 				p.client.Send(&wire.Quiet{
 					Service: m.Service, PodID: b.PodID, Generation: m.Generation, LastPacket: monotime.Now(),
+					OpenFlows: p.open,
 				})
 			}
 		}
@@ -443,6 +445,18 @@ func (p *player) seen(o *corev1.Pod, sight wangellruntime.PodEvent) {
 	})
 }
 
+// opens sets how many connections a pod has when it is drained.
+func (p *player) opens(n uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open = n
+}
+
+// ends reports that a pod has no connection any more.
+func (p *player) ends(a netip.AddrPort, pod uint64) {
+	p.client.Send(&wire.Stats{Pods: []wire.PodStats{{Service: a, PodID: pod, LastPacket: monotime.Now()}}})
+}
+
 // syn reports a SYN that finds no pod.
 func (p *player) syn(a netip.AddrPort) {
 	p.mu.Lock()
@@ -464,12 +478,15 @@ func (p *player) has(a netip.AddrPort) (wire.Service, bool) {
 func (p *player) serving(a netip.AddrPort) int { return len(p.servingIDs(a)) }
 
 // servingIDs returns the serving pods of a service.
-func (p *player) servingIDs(a netip.AddrPort) (ids []uint64) {
+func (p *player) servingIDs(a netip.AddrPort) []uint64 { return p.idsOf(a, wire.PodServing) }
+
+// idsOf returns the pods of a service that are in a state.
+func (p *player) idsOf(a netip.AddrPort, state wire.PodState) (ids []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b := p.backends[a]; b != nil {
 		for _, pod := range b.Pods {
-			if pod.State == wire.PodServing {
+			if pod.State == state {
 				ids = append(ids, pod.PodID)
 			}
 		}
