@@ -17,9 +17,9 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// drainTime returns the duration of each case of testDrain, and whether the cases run at the same time: 25 s one after
-// the other, or WANGELL_DRAIN_TIME at the same time.
-func drainTime(t *testing.T) (_ time.Duration, parallel bool) {
+// drainTime returns the duration of each case of testDrain, and whether all cases run at the same time: 25 s two by two,
+// or WANGELL_DRAIN_TIME at the same time.
+func drainTime(t *testing.T) (_ time.Duration, together bool) {
 	text := os.Getenv("WANGELL_DRAIN_TIME")
 	if text == "" {
 		return 25 * time.Second, false
@@ -31,49 +31,60 @@ func drainTime(t *testing.T) (_ time.Duration, parallel bool) {
 // be lost. At SIGTERM the server closes its listening socket at once, so that a SYN that still arrives is refused.
 func testDrain(t *testing.T) {
 	t.Run("kube-proxy loses some", testProxyLoses)
-	length, parallel := drainTime(t)
-	for i, c := range []struct {
-		name    string
-		disturb disturbance
+	length, together := drainTime(t)
+	for _, pair := range []struct {
+		name  string
+		cases map[string]disturbance
 	}{
-		{"scaled", flap}, {"pods deleted", deletePods}, {"rollouts", rollOut}, {"nodes drained", drainNodes},
+		{"scaled and deleted", map[string]disturbance{"scaled": flap, "deleted": deletePods}},
+		{"rollouts and drained nodes", map[string]disturbance{"rollouts": rollOut, "drained": drainNodes}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if parallel {
+		t.Run(pair.name, func(t *testing.T) {
+			if together {
 				t.Parallel()
 			}
-			name := fmt.Sprintf("shaken-%d", i)
-			key := "default/" + name
-			lab.apply(t, manifest(key, "idleTimeout: 600\nmaxReplicas: 3\ndrainTimeout: 5\nenv: [{name: STOP, value: close}]"))
-			addr := lab.address(t, key)
-			e2e.Must(lab.kubectl("", "scale", "wgs", "-n", "default", name, "--replicas=3"))(t)
-			e2e.Eventually(t, "three pods", func() (bool, string) {
-				s := lab.get(t, key)
-				d := lab.deployment(t, key)
-				return s.Status.Replicas == 3 && len(lab.pods(t, key)) == 3 &&
-					d == "paused= wants=3 has=3 sets=1", fmt.Sprintf("%+v, %s", s.Status, d)
-			})
-			d := c.disturb.begin(t, name)
-			fresh, kept := bothFor(t, addr, length)
-			// A rollout or a drain may take longer than the time. Then the case goes on, as a single disturbance proves little.
-			for range 5 {
-				if d.done() < 2 && fresh.Lost+kept.Lost == 0 {
-					f, k := bothFor(t, addr, length)
-					fresh.Add(f)
-					kept.Add(k)
-				}
-			}
-			n := d.end(t)
-			for tool, l := range map[string]e2e.Result{"ab": fresh, "wrk": kept} {
-				t.Logf("%s: %d requests, %d lost, the slowest %v; disturbed %d times", tool, l.Requests, l.Lost, l.Slowest, n)
-				if l.Lost > 0 {
-					t.Errorf("%s: %d of %d requests are lost:\n%s", tool, l.Lost, l.Requests, l.Output)
-				}
-				if l.Requests == 0 || n < 2 {
-					t.Errorf("%s: %d requests and %d disturbances prove too little", tool, l.Requests, n)
-				}
+			for name, disturb := range pair.cases {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					drain(t, "shaken-"+name, disturb, length)
+				})
 			}
 		})
+	}
+}
+
+// drain disturbs the pods of a service while clients send requests for a time, or for a few times as long if there was
+// little disturbance.
+func drain(t *testing.T, name string, disturb disturbance, length time.Duration) {
+	key := "default/" + name
+	lab.apply(t, manifest(key, "idleTimeout: 600\nmaxReplicas: 3\ndrainTimeout: 5\nenv: [{name: STOP, value: close}]"))
+	addr := lab.address(t, key)
+	e2e.Must(lab.kubectl("", "scale", "wgs", "-n", "default", name, "--replicas=3"))(t)
+	e2e.Eventually(t, "three pods", func() (bool, string) {
+		s := lab.get(t, key)
+		d := lab.deployment(t, key)
+		return s.Status.Replicas == 3 && len(lab.pods(t, key)) == 3 &&
+			d == "paused= wants=3 has=3 sets=1", fmt.Sprintf("%+v, %s", s.Status, d)
+	})
+	d := disturb.begin(t, name)
+	fresh, kept := bothFor(t, addr, length)
+	// A rollout or a drain may take longer than the time. Then the case goes on, as a single disturbance proves little.
+	for range 5 {
+		if d.done() < 2 && fresh.Lost+kept.Lost == 0 {
+			f, k := bothFor(t, addr, length)
+			fresh.Add(f)
+			kept.Add(k)
+		}
+	}
+	n := d.end(t)
+	for tool, l := range map[string]e2e.Result{"ab": fresh, "wrk": kept} {
+		t.Logf("%s: %d requests, %d lost, the slowest %v; disturbed %d times", tool, l.Requests, l.Lost, l.Slowest, n)
+		if l.Lost > 0 {
+			t.Errorf("%s: %d of %d requests are lost:\n%s", tool, l.Lost, l.Requests, l.Output)
+		}
+		if l.Requests == 0 || n < 2 {
+			t.Errorf("%s: %d requests and %d disturbances prove too little", tool, l.Requests, n)
+		}
 	}
 }
 
@@ -128,7 +139,12 @@ spec:
 		"jsonpath={.spec.clusterIP}"))(t))
 	awaitProxy(t, lab.nodes[0].ns, ip+":80")
 	d := disturbance(deletePods).begin(t, "plain")
-	l := abFor(lab.nodes[0].ns, ip+":80", 20*time.Second)
+	var l e2e.Result
+	for range 6 {
+		if l.Requests < 1000 || l.Lost == 0 {
+			l.Add(abFor(lab.nodes[0].ns, ip+":80", 5*time.Second))
+		}
+	}
 	n := d.end(t)
 	t.Logf("%d requests, %d lost; disturbed %d times", l.Requests, l.Lost, n)
 	if l.Requests < 1000 {

@@ -352,7 +352,7 @@ func (c *cluster) waitDaemons(t *testing.T) {
 		"--timeout="+e2e.Patience.String()))(t)
 }
 
-// testAPIServerDown stops the API server for 30 s.
+// testAPIServerDown stops the API server for longer than a leader keeps its Lease.
 func testAPIServerDown(t *testing.T) {
 	const warm, cold = "default/api-warm", "default/api-cold"
 	lab.apply(t, manifest(warm, "idleTimeout: 600"))
@@ -368,7 +368,7 @@ func testAPIServerDown(t *testing.T) {
 		_, err := e2e.Ask(lab.client, coldAddr)
 		got <- err
 	}()
-	time.Sleep(30 * time.Second) // the length of the outage, not a wait for something
+	time.Sleep(20 * time.Second) // the length of the outage, not a wait for something
 	lab.command(t, "start-apiserver")
 	if err := <-got; err != nil {
 		t.Errorf("the client that came while the API server was away: %v", err)

@@ -58,7 +58,7 @@ func testLabs(t *testing.T) {
 		args []string
 		keys []string // of the summary
 	}{
-		{"knative", []string{"--sides", "wangell,floor,knative"},
+		{"knative", []string{"--sides", "wangell,floor,knative", "--requests", "2"},
 			[]string{"wangell_mean_ms", "wangell_stddev_ms", "knative_mean_ms", "ratio_mean", "overhead_median_ms", "lost"}},
 		{"balance", []string{"--time", "1s"}, nil},
 		{"flood", []string{"--parts", "cluster", "--rate", "5000", "--time", "2s"},
