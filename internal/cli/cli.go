@@ -51,11 +51,14 @@ func (e CodedError) Error() string { return e.Err.Error() }
 // Unwrap returns the error without the code.
 func (e CodedError) Unwrap() error { return e.Err }
 
+// hangupIgnored is whether this process was started with SIGHUP ignored, as by nohup(1).
+var hangupIgnored = signal.Ignored(syscall.SIGHUP)
+
 // EndSignals are the signals that ask a command to end. A terminal that is closed sends SIGHUP, unless nohup(1) has it
 // ignored.
 func EndSignals() []os.Signal {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) {
+	if !hangupIgnored {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	return signals
@@ -68,7 +71,11 @@ func OutlivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // Run executes a command line of root and returns the exit code. Errors are printed to standard error. The first of
 // EndSignals cancels the command's context and restores the default action, so that a second one kills the process.
+// Programs that the command starts do not inherit that SIGHUP is ignored: pods would ignore it for good.
 func Run(root *cobra.Command, args []string) int {
+	if hangupIgnored {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // not signal.Ignore, which programs inherit
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), EndSignals()...)
 	defer stop()
 	context.AfterFunc(ctx, stop)

@@ -12,7 +12,9 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/containerd/v2/client"
@@ -41,6 +43,9 @@ var (
 
 func TestMain(m *testing.M) {
 	need.RootMain("end-to-end tests")
+	if signal.Ignored(syscall.SIGHUP) { // by nohup(1), under which the tested commands must not run as well
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	os.Exit(run(m))
 }
 
