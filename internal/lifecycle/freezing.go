@@ -17,33 +17,8 @@ const (
 	useOn = time.Second
 )
 
-// freezing holds the machine's decisions about freezing. Whether a pod is frozen is part of the pod's state: the
-// daemon of its home node thaws it by itself for a packet.
-type freezing struct {
-	seq    uint64        // of the last FreezePods
-	on     bool          // it has frozen pods
-	idle   IdleSeen      // what decided that
-	stopAt monotime.Time // when the service is stopped if all its pods are frozen until then; zero for never
-	used   monotime.Time // when the first of its frozen pods was thawed; zero if none was
-	why    string        // why pods run that could be frozen, as last reported
-}
-
 // freezes reports whether the pods of an idle service are frozen.
 func (m *Machine) freezes() bool { return m.spec.FreezeAfter > 0 && !m.deleted && m.state == Warm }
-
-// allFrozen reports whether pods serve, and none of them runs or is being started.
-func (m *Machine) allFrozen() bool {
-	serving := 0
-	for _, p := range m.pods {
-		switch {
-		case p.serves() && p.is(podFrozen):
-			serving++
-		case p.life <= lifeServing:
-			return false
-		}
-	}
-	return serving > 0
-}
 
 // NotFrozen explains why the pods of an idle service run although they could be frozen; empty if they are, or the
 // service is in use.
@@ -154,17 +129,6 @@ func (t *transition) useSeen(p *pod, last monotime.Time) {
 	if f.on && f.used != 0 && !p.is(podFrozen) && last > f.used.Add(useOn) {
 		t.thaw()
 	}
-}
-
-// pressed stops a service whose pods are frozen before its time, unless it always has pods: then it would start
-// others.
-func (t *transition) pressed(why string) {
-	if !t.freezes() || t.spec.Min > 0 || !t.allFrozen() {
-		return
-	}
-	t.report(Warning, "stopped while it was frozen: %s", why)
-	t.freeze.stopAt = 0
-	t.drainAll(t.freeze.idle)
 }
 
 // refreeze applies a changed manifest to frozen pods.

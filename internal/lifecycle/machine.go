@@ -84,6 +84,17 @@ type failures struct {
 	lastCrash monotime.Time
 }
 
+// freezing holds the machine's decisions about freezing. Whether a pod is frozen is part of the pod's state: the
+// daemon of its home node thaws it by itself for a packet.
+type freezing struct {
+	seq    uint64        // of the last FreezePods
+	on     bool          // it has frozen pods
+	idle   IdleSeen      // what decided that
+	stopAt monotime.Time // when the service is stopped if all its pods are frozen until then; zero for never
+	used   monotime.Time // when the first of its frozen pods was thawed; zero if none was
+	why    string        // why pods run that could be frozen, as last reported
+}
+
 // New returns the machine of a cold service. Its generations are above the given one, which should be higher than any
 // that an earlier machine of the same service has published.
 func New(spec Spec, generation uint64) *Machine {
@@ -177,6 +188,20 @@ func (m *Machine) count(is func(*pod) bool) int {
 		}
 	}
 	return n
+}
+
+// allFrozen reports whether pods serve, and none of them runs or is being started.
+func (m *Machine) allFrozen() bool {
+	serving := 0
+	for _, p := range m.pods {
+		switch {
+		case p.serves() && p.is(podFrozen):
+			serving++
+		case p.life <= lifeServing:
+			return false
+		}
+	}
+	return serving > 0
 }
 
 func (m *Machine) pod(r Ref) *pod {
@@ -294,39 +319,4 @@ func (m *Machine) sharing() int {
 		return n
 	}
 	return 0
-}
-
-// nextDeadline returns the earliest time at which something has to be done; zero for none.
-func (m *Machine) nextDeadline(now monotime.Time) monotime.Time {
-	var first monotime.Time
-	at := func(t monotime.Time) {
-		if t != 0 && (first == 0 || t < first) {
-			first = t
-		}
-	}
-	later := func(t monotime.Time) {
-		if t > now {
-			at(t)
-		}
-	}
-	for _, p := range m.pods {
-		at(p.deadline)
-	}
-	if m.deleted {
-		return first
-	}
-	at(m.surplusAt)
-	if m.state == Warm && m.allFrozen() {
-		at(m.freeze.stopAt)
-	}
-	if m.clientsWait() {
-		at(m.start.deadline)
-	}
-	if (m.state == Waking || m.state == Warm) && m.missing() > 0 && !m.blocked() {
-		later(m.start.after)
-	}
-	if m.spec.Min > 0 && (m.state == Cold || m.state == Failed) {
-		later(max(m.start.after, m.backoff.wakeRetry))
-	}
-	return first
 }

@@ -7,9 +7,6 @@ import "fmt"
 // deletedReason is the answer to the clients of a deleted service.
 const deletedReason = "the service was removed"
 
-// restartAsked is the reason for new pods of the same spec.
-const restartAsked = "a restart was asked for"
-
 // wakeAsked answers a daemon that has parked SYNs.
 func (t *transition) wakeAsked(e WakeAsked) {
 	switch {

@@ -73,6 +73,17 @@ func (t *transition) drainAll(e IdleSeen) {
 	}
 }
 
+// pressed stops a service whose pods are frozen before its time, unless it always has pods: then it would start
+// others.
+func (t *transition) pressed(why string) {
+	if !t.freezes() || t.spec.Min > 0 || !t.allFrozen() {
+		return
+	}
+	t.report(Warning, "stopped while it was frozen: %s", why)
+	t.freeze.stopAt = 0
+	t.drainAll(t.freeze.idle)
+}
+
 // quiet decides what becomes of a pod once no gate gives it new flows.
 func (t *transition) quiet(e Quiet) {
 	p := t.pod(e.Ref)

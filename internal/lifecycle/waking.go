@@ -25,6 +25,9 @@ func backoff(failures int) time.Duration {
 	return min(time.Second<<min(failures-2, 10), maxBackoff)
 }
 
+// restartAsked is the reason for new pods of the same spec.
+const restartAsked = "a restart was asked for"
+
 // wake begins a wake for clients. settle starts its pods, at once or when their predecessor is gone.
 func (t *transition) wake(e WakeAsked) {
 	t.enterWaking(max(t.spec.burst(e.Parked), t.next.replicas))
