@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -20,13 +19,6 @@ import (
 	"wangell.loutres.me/internal/lazy/trace"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
-
-// execIn returns a command that runs with a folder as its root.
-func execIn(ctx context.Context, dir string, argv []string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "chroot", append([]string{dir}, argv...)...)
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/"}
-	return cmd
-}
 
 // lazy measures pulls with programs that start as soon as they can, and the settings of the background.
 func (b *bench) lazy(ctx context.Context) error {

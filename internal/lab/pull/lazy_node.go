@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -184,4 +185,11 @@ func (n *lazyNode) close() error {
 		return fmt.Errorf("clean up %s: %w", n.dir, err)
 	}
 	return nil
+}
+
+// execIn returns a command that runs with a folder as its root.
+func execIn(ctx context.Context, dir string, argv []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "chroot", append([]string{dir}, argv...)...)
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/"}
+	return cmd
 }

@@ -21,58 +21,13 @@ import (
 )
 
 const (
-	// mostPeers is the number of nodes that pull at once, at most.
-	mostPeers = 3
 	// peerLayers is the number of layers of the image that they pull.
 	peerLayers = 10
 	// peersTag is its tag.
 	peersTag = "peers"
-	// nodesEvery is how often nodes are asked for the image, which costs them some processor time.
-	nodesEvery = 100 * time.Millisecond
 	// peersTimeout bounds a pull by nodes.
 	peersTimeout = 15 * time.Minute
-	// middle is the part of an image that a node has received when something happens in the middle of a pull.
-	middle = 0.3
 )
-
-// sharedImage is the image that nodes pull.
-type sharedImage struct {
-	packed int64
-	digest string
-	layers []string // their digests
-}
-
-// peerCase is a pull by several nodes at once.
-type peerCase struct {
-	nodes int
-	peers bool
-	fault string
-	// open says that the registry's link has no limit.
-	open bool
-}
-
-// peerCases are the pulls of a round, and then those with faults.
-func peerCases(rounds int) []peerCase {
-	var all []peerCase
-	for range rounds {
-		for n := 1; n <= mostPeers; n++ {
-			all = append(all, peerCase{nodes: n}, peerCase{nodes: n, peers: true})
-		}
-		all = append(all, peerCase{nodes: 1, open: true}, peerCase{nodes: mostPeers, open: true})
-	}
-	for _, fault := range AllPeerFaults {
-		all = append(all, peerCase{nodes: mostPeers, peers: true, fault: fault})
-	}
-	return all
-}
-
-// words are what is special about a case, for people.
-func (c peerCase) words() string {
-	if c.open {
-		return "link without limit"
-	}
-	return faultWords[c.fault]
-}
 
 // storePeersImage makes the image that nodes pull, of bytes that cannot be compressed, and puts it into the registry.
 func (b *bench) storePeersImage(ctx context.Context, h *hub) error {
@@ -181,12 +136,4 @@ func (b *bench) pullByNodes(ctx context.Context, c peerCase) (err error) {
 		"CPU of containerd, daemons, registry %.1f %.1f %.1f s", onOff(c.peers), c.nodes, c.words(), sample.Last,
 		sample.Received, sample.OriginRatio, sample.OriginDone, sample.ContainerdCPU, sample.DaemonCPU, sample.RegistryCPU)
 	return nil
-}
-
-// onOff is how the keys of the summary name it.
-func onOff(on bool) string {
-	if on {
-		return "on"
-	}
-	return "off"
 }

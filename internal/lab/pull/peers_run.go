@@ -11,6 +11,12 @@ import (
 	"wangell.loutres.me/internal/lab/sharing"
 )
 
+// nodesEvery is how often nodes are asked for the image, which costs them some processor time.
+const nodesEvery = 100 * time.Millisecond
+
+// middle is the part of an image that a node has received when something happens in the middle of a pull.
+const middle = 0.3
+
 // peerRun is a pull in progress.
 type peerRun struct {
 	peerCase

@@ -27,9 +27,6 @@ of each layer, and the others begin; with registry_gone one node has the image, 
 stopped, and the others begin; with leader the controller is replaced by one that knows nothing,
 once a node has 30 %. Times are of the nodes that go on.`
 
-// peerPulls are all pulls by several nodes in the order in which they were measured.
-type peerPulls []PeerPull
-
 // newPeersReport makes the report of the pulls by several nodes. The caller adds time, parameters and versions.
 func newPeersReport(raw peerPulls) *report.Report {
 	return &report.Report{
@@ -97,12 +94,6 @@ func (raw peerPulls) summary() (s report.Summary) {
 		})
 	}
 	return s
-}
-
-// faultWords are the faults for people.
-var faultWords = map[string]string{
-	"": "", FaultPeerDies: "one of three dies in the middle", FaultGarbage: "the one that has it sends wrong bytes",
-	FaultRegistryGone: "one has it and the registry is gone", FaultLeader: "another controller from the middle on",
 }
 
 func (raw peerPulls) table() report.Table {

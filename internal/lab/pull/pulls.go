@@ -4,14 +4,11 @@ package pull
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/pullstat"
 	"wangell.loutres.me/internal/pullstat/live"
@@ -81,11 +78,6 @@ func (b *bench) pulls(ctx context.Context) error {
 	})
 }
 
-func (b *bench) progress(total int) {
-	b.done++
-	b.out.Progress(b.done, total)
-}
-
 // options returns how a pull is made.
 func (b *bench) options(network *netlab.Net, h *hub, j job) live.Options {
 	o := live.Options{
@@ -109,15 +101,6 @@ func (b *bench) options(network *netlab.Net, h *hub, j job) live.Options {
 		}
 	}
 	return o
-}
-
-// settle writes what earlier pulls have left to the disk, so that the next one does not wait for it.
-func (b *bench) settle() error {
-	dir, err := os.Open(b.dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(unix.Syncfs(int(dir.Fd())), dir.Close())
 }
 
 // pull measures one pull.

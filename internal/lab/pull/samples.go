@@ -2,7 +2,13 @@
 
 package pull
 
-import "wangell.loutres.me/internal/pullstat"
+import (
+	"math"
+	"strings"
+
+	"wangell.loutres.me/internal/lab/report"
+	"wangell.loutres.me/internal/pullstat"
+)
 
 // Image is a way to store the layers. Sizes are in bytes.
 type Image struct {
@@ -13,6 +19,9 @@ type Image struct {
 	// Convert is how long the conversion took, in seconds; 0 for the original.
 	Convert float64 `json:"convert_s"`
 }
+
+// words returns the name of an image for people.
+func words(name string) string { return strings.ReplaceAll(name, "_", " + ") }
 
 // Settings of containerd.
 const (
@@ -118,6 +127,9 @@ type PeerPull struct {
 	Banned float64 `json:"banned"`
 }
 
+// peerPulls are all pulls by several nodes in the order in which they were measured.
+type peerPulls []PeerPull
+
 // Explained is a pull with all its phases.
 type Explained struct {
 	Image    string          `json:"image"`
@@ -141,4 +153,43 @@ type Samples struct {
 	Advice []Advice `json:"advice"`
 	// Analysed is the duration of the pull that was analysed, in seconds.
 	Analysed float64 `json:"analysed_s"`
+}
+
+// seconds returns a figure of the pulls of an image with settings.
+func (s Samples) seconds(image, settings string, other bool, f func(Pull) float64) []float64 {
+	return report.Collect(s.Pulls, func(p Pull) (float64, bool) {
+		return f(p), p.Image == image && p.Settings == settings && p.Other == other
+	})
+}
+
+// median is NaN if nothing was measured.
+func median(samples []float64) float64 {
+	if len(samples) == 0 {
+		return math.NaN()
+	}
+	return report.Median(samples)
+}
+
+func (s Samples) median(image, settings string, f func(Pull) float64) float64 {
+	return median(s.seconds(image, settings, false, f))
+}
+
+func pullSeconds(p Pull) float64 { return p.Pull }
+
+func fetchSeconds(p Pull) float64 { return p.Fetch }
+
+func unpackSeconds(p Pull) float64 { return p.Unpack }
+
+// wakes returns the times of the wakes of a kind that were answered.
+func (s Samples) wakes(kind string) []float64 {
+	return report.Collect(s.Wakes, func(w Wake) (float64, bool) { return w.FirstByte, w.Kind == kind && w.Error == "" })
+}
+
+func (s Samples) lost() (n float64) {
+	for _, w := range s.Wakes {
+		if w.Error != "" {
+			n++
+		}
+	}
+	return n
 }

@@ -5,7 +5,6 @@ package pull
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"wangell.loutres.me/internal/lab/report"
 	"wangell.loutres.me/internal/pullstat"
@@ -60,29 +59,6 @@ func newReport(raw Samples) *report.Report {
 	return r
 }
 
-// seconds returns a figure of the pulls of an image with settings.
-func (s Samples) seconds(image, settings string, other bool, f func(Pull) float64) []float64 {
-	return report.Collect(s.Pulls, func(p Pull) (float64, bool) {
-		return f(p), p.Image == image && p.Settings == settings && p.Other == other
-	})
-}
-
-// median is NaN if nothing was measured.
-func median(samples []float64) float64 {
-	if len(samples) == 0 {
-		return math.NaN()
-	}
-	return report.Median(samples)
-}
-
-func (s Samples) median(image, settings string, f func(Pull) float64) float64 {
-	return median(s.seconds(image, settings, false, f))
-}
-
-func pullSeconds(p Pull) float64   { return p.Pull }
-func fetchSeconds(p Pull) float64  { return p.Fetch }
-func unpackSeconds(p Pull) float64 { return p.Unpack }
-
 // suffixes are the ends of the keys of settings.
 var suffixes = []struct{ settings, suffix, meaning string }{
 	{Defaults, "", "containerd's defaults"}, {Tuned, "_tuned", "recommended settings"},
@@ -125,9 +101,6 @@ func summary(raw Samples) report.Summary {
 		report.Value{Key: "lost", Value: raw.lost(), Meaning: "lost requests"})
 }
 
-// words returns the name of an image for people.
-func words(name string) string { return strings.ReplaceAll(name, "_", " + ") }
-
 // quickest returns the image that is pulled in the least time with the recommended settings, and that time.
 func (s Samples) quickest() (name string, seconds float64) {
 	seconds = math.NaN()
@@ -137,20 +110,6 @@ func (s Samples) quickest() (name string, seconds float64) {
 		}
 	}
 	return name, seconds
-}
-
-// wakes returns the times of the wakes of a kind that were answered.
-func (s Samples) wakes(kind string) []float64 {
-	return report.Collect(s.Wakes, func(w Wake) (float64, bool) { return w.FirstByte, w.Kind == kind && w.Error == "" })
-}
-
-func (s Samples) lost() (n float64) {
-	for _, w := range s.Wakes {
-		if w.Error != "" {
-			n++
-		}
-	}
-	return n
 }
 
 func imageTable(raw Samples) report.Table {

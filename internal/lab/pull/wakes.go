@@ -17,9 +17,6 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// wakeTimeout bounds a wake that pulls the image, and the wait for an image.
-const wakeTimeout = 5 * time.Minute
-
 // serviceName is the name of the service in the instance.
 const serviceName = "default/model"
 

@@ -41,24 +41,6 @@ machine are dropped.`,
 	})
 }
 
-// diskSuffix ends the names of the reports about the disk.
-const diskSuffix = "-disk"
-
-// reportName is the name of the report of a workload.
-func reportName(workload string) string {
-	if workload == (redmine{}).name() {
-		return "storage"
-	}
-	return "storage-" + workload
-}
-
-func reportNames() (names []string) {
-	for _, w := range workloadNames() {
-		names = append(names, reportName(w), reportName(w)+diskSuffix)
-	}
-	return names
-}
-
 func render(saved *report.Saved) (*report.Report, error) {
 	var raw Samples
 	if err := saved.Samples(&raw); err != nil {

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/testutil/debimage"
 )
 
@@ -200,21 +199,4 @@ func parseFio(out []byte, took time.Duration) ([]Operation, error) {
 		return nil, errors.New("fio wrote nothing")
 	}
 	return ops, nil
-}
-
-// until repeats f until it succeeds, for at most three minutes: the machine may be slow.
-func until(ctx context.Context, f func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
-	return untilAsLongAs(ctx, f)
-}
-
-// untilAsLongAs repeats f until it succeeds or ctx ends, and returns its last error.
-func untilAsLongAs(ctx context.Context, f func() error) error {
-	for {
-		err := f()
-		if err == nil || lab.Sleep(ctx, 300*time.Millisecond) != nil {
-			return err
-		}
-	}
 }

@@ -225,20 +225,6 @@ func (o *Operation) fail(message string) {
 // maxFailures bounds the different messages of an operation.
 const maxFailures = 8
 
-// JMeterLine is a line of JMeter's Aggregate Report. Times are in milliseconds.
-type JMeterLine struct {
-	Label      string  `json:"label"`
-	Samples    int     `json:"samples"`
-	Mean       float64 `json:"mean_ms"`
-	Median     float64 `json:"median_ms"`
-	P90        float64 `json:"p90_ms"`
-	Min        float64 `json:"min_ms"`
-	Max        float64 `json:"max_ms"`
-	ErrorPct   float64 `json:"error_pct"`
-	Throughput float64 `json:"throughput_s"`
-	KBPerS     float64 `json:"kb_s"`
-}
-
 // aggregate makes the lines of JMeter's Aggregate Report.
 func (j jmeter) aggregate(ctx context.Context, jtl string) ([]JMeterLine, error) {
 	script := jtl + ".groovy"

@@ -105,6 +105,17 @@ func checkDevice(device string) error {
 	return f.Close()
 }
 
+// cases are the tests to run.
+func (p Params) cases(w workload) []Case {
+	cases := slices.DeleteFunc(allCases(w), func(c Case) bool {
+		return len(p.Tests) > 0 && !slices.Contains(p.Tests, c.Key) || c.Key == keyDevice && p.Device == ""
+	})
+	if p.Sweep {
+		cases = append(cases, sweep()...)
+	}
+	return cases
+}
+
 func (p Params) withDefaults() (Params, error) {
 	if p.Repetitions == 0 {
 		p.Repetitions = 3

@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"sigs.k8s.io/yaml"
 
@@ -33,9 +32,6 @@ type place interface {
 	client() client
 	close() error
 }
-
-// built are images by the names of their recipes.
-type built map[string]v1.Image
 
 // asServices runs the servers as services of an instance of Wangell.
 type asServices struct {

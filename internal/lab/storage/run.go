@@ -3,20 +3,16 @@
 package storage
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/report"
-	"wangell.loutres.me/internal/testutil/debimage"
 )
 
 // Run implements lab.Params. It needs root.
@@ -57,31 +53,6 @@ func (p *Params) Run(ctx context.Context, out lab.Output) ([]*report.Report, err
 		r.Time, r.Versions, r.Params = time.Now(), versions, settings
 	}
 	return reports, nil
-}
-
-// build builds the images of all tests.
-func build(ctx context.Context, w workload, cases []Case) (images built, versions map[string]string, err error) {
-	images, versions = built{}, map[string]string{}
-	for _, c := range cases {
-		for _, s := range w.servers(c) {
-			if images[s.recipe.Name] != nil {
-				continue
-			}
-			b, err := debimage.Build(ctx, s.recipe)
-			if err != nil {
-				return nil, nil, err
-			}
-			images[s.recipe.Name] = b.Image
-			for _, p := range b.Packages {
-				for _, wanted := range s.recipe.Packages {
-					if p.Name == wanted {
-						versions[p.Name] = p.Version
-					}
-				}
-			}
-		}
-	}
-	return images, versions, nil
 }
 
 // measureAll runs all tests in each repetition, in an order of its own. The order is random, but the same in each run
@@ -174,26 +145,4 @@ func (p Params) measure(ctx context.Context, w workload, c Case, images built, r
 	}
 	r.Result, err = w.measure(ctx, clients, load{rate: p.Rate, duration: p.Duration, tuned: c.Tuned})
 	return errors.Join(err, m.stop(r))
-}
-
-// output runs a command and returns its standard output. The error has the end of its standard error.
-func output(cmd *exec.Cmd) ([]byte, error) {
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		text := strings.TrimSpace(stderr.String())
-		return out, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, text[max(0, len(text)-2000):])
-	}
-	return out, nil
-}
-
-// versionOf asks a program for its version.
-func versionOf(ctx context.Context, name string, argv ...string) (map[string]string, error) {
-	out, err := output(exec.CommandContext(ctx, argv[0], argv[1:]...))
-	if err != nil {
-		return nil, err
-	}
-	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return map[string]string{name + " (client)": line}, nil
 }

@@ -77,6 +77,20 @@ type Operation struct {
 	Bytes int64 `json:"bytes,omitempty"`
 }
 
+// JMeterLine is a line of JMeter's Aggregate Report. Times are in milliseconds.
+type JMeterLine struct {
+	Label      string  `json:"label"`
+	Samples    int     `json:"samples"`
+	Mean       float64 `json:"mean_ms"`
+	Median     float64 `json:"median_ms"`
+	P90        float64 `json:"p90_ms"`
+	Min        float64 `json:"min_ms"`
+	Max        float64 `json:"max_ms"`
+	ErrorPct   float64 `json:"error_pct"`
+	Throughput float64 `json:"throughput_s"`
+	KBPerS     float64 `json:"kb_s"`
+}
+
 // Row is a device in one report of iostat. Names are those of iostat's columns.
 type Row struct {
 	// At is the end of the interval, in seconds since the beginning of the run.
@@ -105,6 +119,13 @@ type Machine struct {
 	IOFullPct      float64 `json:"io_pressure_full_pct"`
 	// DirtyMaxKB is the largest amount of dirty memory, in KiB (/proc/meminfo).
 	DirtyMaxKB int64 `json:"dirty_max_kib"`
+}
+
+// Result is what clients did.
+type Result struct {
+	Operations []Operation `json:"operations,omitempty"`
+	// JMeter are the lines of JMeter's Aggregate Report.
+	JMeter []JMeterLine `json:"jmeter_aggregate,omitempty"`
 }
 
 // Run is one measurement.

@@ -4,9 +4,7 @@ package storage
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"wangell.loutres.me/internal/testutil/debimage"
@@ -62,29 +60,4 @@ type workload interface {
 	tuning() string
 	// versions are those of the clients.
 	versions(ctx context.Context) (map[string]string, error)
-}
-
-// Result is what clients did.
-type Result struct {
-	Operations []Operation `json:"operations,omitempty"`
-	// JMeter are the lines of JMeter's Aggregate Report.
-	JMeter []JMeterLine `json:"jmeter_aggregate,omitempty"`
-}
-
-func workloads() []workload { return []workload{redmine{}, pgbench{}, fio{}} }
-
-func workloadNames() (names []string) {
-	for _, w := range workloads() {
-		names = append(names, w.name())
-	}
-	return names
-}
-
-func workloadOf(name string) (workload, error) {
-	for _, w := range workloads() {
-		if w.name() == name {
-			return w, nil
-		}
-	}
-	return nil, fmt.Errorf("no workload %q: want %s", name, strings.Join(workloadNames(), " or "))
 }
