@@ -6,14 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/commands"
-)
-
-// Groups of commands in the help.
-const (
-	groupRun     = commands.GroupRun
-	groupLook    = commands.GroupLook
-	groupMachine = "machine"
 )
 
 func newRoot() *cobra.Command {

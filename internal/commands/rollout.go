@@ -15,10 +15,6 @@ import (
 	"wangell.loutres.me/internal/view"
 )
 
-// Move replaces the traffic of a service by the result of change. It returns the old and the new traffic.
-type Move func(cmd *cobra.Command, c *localapi.Client, name string,
-	change func([]v1alpha1.Revision) ([]v1alpha1.Revision, error)) (from, to []v1alpha1.Revision, err error)
-
 // moved is the JSON output of promote and abort.
 type moved struct {
 	Service string              `json:"service"`

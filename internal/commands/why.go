@@ -9,8 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/view"
 )
 
@@ -66,25 +64,4 @@ type explanation struct {
 	Service string   `json:"service"`
 	State   string   `json:"state"`
 	Reasons []string `json:"reasons"`
-}
-
-// Named returns the service with a name, as Controller.Resolve does: namespace/name, or the name alone if only one
-// service has it, or one in the namespace default.
-func Named(services []controller.Status, name string) (found controller.Status, err error) {
-	var keys []runtime.Key
-	for _, s := range services {
-		switch key := runtime.KeyOf(&s.Service); {
-		case string(key) == name, string(key) == "default/"+name:
-			return s, nil
-		case s.Service.Name == name:
-			found, keys = s, append(keys, key)
-		}
-	}
-	switch len(keys) {
-	case 1:
-		return found, nil
-	case 0:
-		return found, fmt.Errorf("service %q: %w", name, runtime.ErrNotFound)
-	}
-	return controller.Status{}, fmt.Errorf("service %q: there are several: %v: name one with its namespace", name, keys)
 }
