@@ -4,7 +4,6 @@ package access
 
 import (
 	"net/http"
-	"sync"
 
 	"wangell.loutres.me/internal/dashboard"
 	"wangell.loutres.me/internal/localapi"
@@ -18,7 +17,7 @@ func (s *Server) dashboard(actions bool) http.Handler {
 			localapi.Refuse(w, errNotLeading)
 			return
 		}
-		b := s.boards.of(services)
+		b := s.boards.of(services, s.newDashboard)
 		if actions {
 			b.actions.ServeHTTP(w, r)
 		} else {
@@ -42,43 +41,4 @@ func (s *Server) scope(r *http.Request) (dashboard.Scope, error) {
 		return nil, err // not a nil *scoped
 	}
 	return scope, nil
-}
-
-// board is a dashboard with its handlers.
-type board struct {
-	services       Services
-	dashboard      *dashboard.Dashboard
-	reads, actions http.Handler
-}
-
-// boards keeps the dashboard of the present services.
-type boards struct {
-	make func(Services) *dashboard.Dashboard
-
-	mu  sync.Mutex
-	now *board
-}
-
-// of returns the dashboard of services. The streams of the previous one end.
-func (b *boards) of(services Services) *board {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.now == nil || b.now.services != services {
-		if b.now != nil {
-			b.now.dashboard.Close()
-		}
-		d := b.make(services)
-		b.now = &board{services, d, d.Handler(false), d.Handler(true)}
-	}
-	return b.now
-}
-
-// close ends all streams.
-func (b *boards) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.now != nil {
-		b.now.dashboard.Close()
-		b.now = nil
-	}
 }

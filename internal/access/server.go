@@ -4,21 +4,15 @@ package access
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"fmt"
-	"log/slog"
-	"net"
 	"net/http"
 	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"golang.org/x/time/rate"
 
-	"wangell.loutres.me/internal/dashboard"
 	"wangell.loutres.me/internal/localapi"
 )
 
@@ -32,27 +26,6 @@ const (
 	reviewsPerSec  = 20 // of tokens
 	reviewsAtFirst = 100
 )
-
-// Services provides what users have access to. A controller.Controller is one.
-type Services interface {
-	localapi.Services
-	dashboard.Source
-}
-
-// Config configures a Server.
-type Config struct {
-	// API reviews tokens and rights.
-	API kubernetes.Interface
-	// Certificate is the one whose fingerprint the leader's Lease has.
-	Certificate tls.Certificate
-	// Services returns the services; nil while this process does not lead.
-	Services func() Services
-	// Version is that of this program, as the dashboard shows it.
-	Version string
-	// Versions returns the versions of programs, by name; may be nil.
-	Versions func(context.Context) map[string]string
-	Log      *slog.Logger
-}
 
 // Server serves the API to people.
 type Server struct {
@@ -71,45 +44,13 @@ type Server struct {
 
 // New returns a server.
 func New(cfg Config) *Server {
-	s := &Server{
+	return &Server{
 		cfg: cfg, busy: map[string]int{}, recheckEvery: time.Minute,
 		identities: identities{
 			api: cfg.API, now: time.Now, reviews: rate.NewLimiter(reviewsPerSec, reviewsAtFirst),
 		},
 		rights: rights{api: cfg.API, now: time.Now},
 	}
-	s.boards.make = s.newDashboard
-	return s
-}
-
-// Serve serves on a listener, with TLS, until ctx ends.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	srv := &http.Server{
-		Handler:           s.handler(),
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		TLSConfig: &tls.Config{
-			Certificates: []tls.Certificate{s.cfg.Certificate}, MinVersion: tls.VersionTLS13,
-			ClientAuth: tls.RequestClientCert, // identities verifies it, if there is no token
-		},
-		// A map without entries turns HTTP/2 off, whose streams the limits of connections would not see.
-		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
-		BaseContext:  func(net.Listener) context.Context { return ctx },
-		ErrorLog:     slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), // strangers cause these errors
-	}
-	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
-	defer s.boards.close()
-	err := srv.ServeTLS(l, "", "")
-	if ctx.Err() != nil {
-		return nil
-	}
-	return fmt.Errorf("API for people: %w", err)
-}
-
-// handler returns the handler of all requests.
-func (s *Server) handler() http.Handler {
-	return s.guard(localapi.Handler{
-		Of: s.services, Versions: s.cfg.Versions, Dashboard: s.dashboard,
-	}.Routes())
 }
 
 // userKey is the key of a request's user in its context.

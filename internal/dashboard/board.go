@@ -4,6 +4,7 @@ package dashboard
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"wangell.loutres.me/internal/controller"
@@ -230,4 +231,60 @@ func (b *board) all(watch string, s Scope) All {
 	w.History = b.history.of(e.row.ID, ids)
 	a.Watched = w
 	return a
+}
+
+// share names the part of the board that a scope sees; scopes that see the same have the same share. unknown is set
+// if the board has a namespace on which the scope has not decided yet.
+func (b *board) share(s Scope) (name string, unknown bool) {
+	if s.Everything() {
+		return "*", false
+	}
+	var visible []string
+	for n := range b.namespaces {
+		yes, known := s.Sees(n)
+		if yes {
+			visible = append(visible, n)
+		}
+		unknown = unknown || !known
+	}
+	slices.Sort(visible)
+	return strings.Join(visible, " "), unknown
+}
+
+// of returns the part of a tick that a scope sees.
+func (t Tick) of(s Scope) Tick {
+	if s.Everything() {
+		return t
+	}
+	yes := func(namespace string) bool {
+		yes, _ := s.Sees(namespace)
+		return yes
+	}
+	out := Tick{Time: t.Time}
+	for _, r := range t.Services {
+		if yes(r.Namespace) {
+			out.Services = append(out.Services, r)
+		}
+	}
+	for i, id := range t.Gone {
+		if yes(t.goneFrom[i]) {
+			out.Gone = append(out.Gone, id)
+		}
+	}
+	for i, l := range t.Loads {
+		if yes(t.loadsFrom[i]) {
+			out.Loads = append(out.Loads, l)
+		}
+	}
+	for _, w := range t.Wakes {
+		if sees(s, w.Service) {
+			out.Wakes = append(out.Wakes, w)
+		}
+	}
+	for _, e := range t.Events {
+		if sees(s, e.Service) {
+			out.Events = append(out.Events, e)
+		}
+	}
+	return out
 }

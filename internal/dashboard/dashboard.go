@@ -16,27 +16,9 @@
 package dashboard
 
 import (
-	"context"
 	"net/http"
 	"time"
-
-	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/localapi"
-	"wangell.loutres.me/internal/runtime"
 )
-
-// Source provides the data. A controller.Controller is one.
-type Source interface {
-	Status() []controller.Status
-	Pressure() []controller.Pressure
-	Wakes(key runtime.Key) []lifecycle.Waterfall
-	Subscribe(ctx context.Context) <-chan controller.Event
-	Resolve(name string) (runtime.Key, error)
-	Sleep(ctx context.Context, key runtime.Key) error
-	Gates(ctx context.Context) ([]controller.Gate, error)
-	Connections(ctx context.Context) (controller.Connections, error)
-}
 
 // Config configures a Dashboard.
 type Config struct {
@@ -64,6 +46,9 @@ type Dashboard struct {
 	renewEvery time.Duration // the interval at which the scope of a stream is renewed
 }
 
+// renewEvery is the interval at which the scope of a stream is renewed.
+const renewEvery = time.Minute
+
 // New returns a dashboard. It does nothing until a browser asks.
 func New(cfg Config) *Dashboard {
 	if cfg.Of == nil {
@@ -74,33 +59,3 @@ func New(cfg Config) *Dashboard {
 
 // Close ends all streams.
 func (d *Dashboard) Close() { d.hub.close() }
-
-// Handler serves the page and its data below any path, if http.StripPrefix removes that. A request for the path
-// without its final slash must be redirected to that with it. Without actions it is read-only. Streams end with
-// Close.
-func (d *Dashboard) Handler(actions bool) http.Handler {
-	mux := http.NewServeMux()
-	for _, a := range assets() {
-		mux.Handle("GET "+a.path, a)
-	}
-	with := func(pattern string, f func(http.ResponseWriter, *http.Request, Scope)) {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			scope, err := d.cfg.Of(r)
-			if err != nil {
-				localapi.Refuse(w, err)
-				return
-			}
-			f(w, r, scope)
-		})
-	}
-	with("GET /api/about", func(w http.ResponseWriter, _ *http.Request, s Scope) {
-		answer(w, About{d.cfg.Version, actions, s.Everything()}, nil)
-	})
-	with("GET /api/stream", d.stream)
-	with("GET /api/gates", d.gates)
-	with("GET /api/connections", d.connections)
-	if actions {
-		with("POST /api/sleep", d.sleep)
-	}
-	return secured(mux)
-}

@@ -18,9 +18,7 @@ import (
 const (
 	// writeTimeout is how long a browser may take to accept an update.
 	writeTimeout = 10 * time.Second
-	// renewEvery is the interval at which the scope of a stream is renewed; renewTimeout is how long that may take.
-	// Updates wait meanwhile.
-	renewEvery   = time.Minute
+	// renewTimeout is how long a renewal of a stream's scope may take. Updates wait meanwhile.
 	renewTimeout = 5 * time.Second
 	// actionHeader is a header that a page of another origin cannot send without a preflight request (CORS).
 	actionHeader = "Wangell-Action"
@@ -28,6 +26,36 @@ const (
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+// Handler serves the page and its data below any path, if http.StripPrefix removes that. A request for the path
+// without its final slash must be redirected to that with it. Without actions it is read-only. Streams end with
+// Close.
+func (d *Dashboard) Handler(actions bool) http.Handler {
+	mux := http.NewServeMux()
+	for _, a := range assets() {
+		mux.Handle("GET "+a.path, a)
+	}
+	with := func(pattern string, f func(http.ResponseWriter, *http.Request, Scope)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			scope, err := d.cfg.Of(r)
+			if err != nil {
+				localapi.Refuse(w, err)
+				return
+			}
+			f(w, r, scope)
+		})
+	}
+	with("GET /api/about", func(w http.ResponseWriter, _ *http.Request, s Scope) {
+		answer(w, About{d.cfg.Version, actions, s.Everything()}, nil)
+	})
+	with("GET /api/stream", d.stream)
+	with("GET /api/gates", d.gates)
+	with("GET /api/connections", d.connections)
+	if actions {
+		with("POST /api/sleep", d.sleep)
+	}
+	return secured(mux)
+}
 
 // secured sets the headers that keep other pages away, and refuses their requests for data. Browsers say where a
 // request comes from (https://www.w3.org/TR/fetch-metadata/); other clients need not.

@@ -17,11 +17,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/google/nftables"
@@ -29,16 +29,6 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
-
-// Config configures an Egress.
-type Config struct {
-	// Pods and Services are the ranges of the pods' and of the services' addresses (IPv4).
-	Pods, Services netip.Prefix
-	// DevicePrefix starts the names of the pods' devices, and of no others.
-	DevicePrefix string
-	// Log receives failures in the background.
-	Log *slog.Logger
-}
 
 // Egress is the way out for pods in one network namespace.
 type Egress struct {
@@ -153,6 +143,31 @@ func (e *Egress) apply() error {
 		return fmt.Errorf("nftables: %w: the kernel needs nf_tables with nft_masq, nft_ct, nft_fib and nft_reject", err)
 	}
 	return nil
+}
+
+// follow switches forwarding on at the devices of the machine's routes. The table notes them first, for Remove.
+func (e *Egress) follow() error {
+	devices, err := e.cfg.uplinks()
+	if err != nil {
+		return err
+	}
+	switched := toSwitch(devices, e.rules.switched, forwards)
+	if !slices.Equal(switched, e.rules.switched) {
+		e.rules.switched = switched
+		if err := e.apply(); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, device := range switched {
+		if forwards(device) {
+			continue
+		}
+		if err := setForwarding(device, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // settle is how long changes of devices and routes are collected before they are handled: each pod causes one.

@@ -5,7 +5,6 @@ package egress
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -15,31 +14,6 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
-
-// follow switches forwarding on at the devices of the machine's routes. The table notes them first, for Remove.
-func (e *Egress) follow() error {
-	devices, err := e.cfg.uplinks()
-	if err != nil {
-		return err
-	}
-	switched := toSwitch(devices, e.rules.switched, forwards)
-	if !slices.Equal(switched, e.rules.switched) {
-		e.rules.switched = switched
-		if err := e.apply(); err != nil {
-			return err
-		}
-	}
-	var errs []error
-	for _, device := range switched {
-		if forwards(device) {
-			continue
-		}
-		if err := setForwarding(device, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
 
 // toSwitch returns the devices at which forwarding is on only because of this package, or must be switched on.
 // devices are those of the machine's routes, before is the last result.

@@ -15,11 +15,16 @@ type acks struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	expected uint64 // version of the latest pods
-	held     bool   // pods are kept back until routes are acknowledged
-	sessions map[*session]uint64
+	expected uint64               // version of the latest pods
+	held     bool                 // pods are kept back until routes are acknowledged
+	envoys   map[*acked]bool      // those that have acknowledged pods
 	flushes  map[netip.Addr]flush // the latest report of statistics, by Envoy
 	changed  chan struct{}        // closed and replaced when one of the above changes
+}
+
+// acked is what a connected Envoy has acknowledged.
+type acked struct {
+	version uint64 // of the pods; guarded by the mu of acks
 }
 
 // flush is a report of statistics.
@@ -35,7 +40,7 @@ const flushesOfThreads = 2
 
 func newAcks(log *slog.Logger) acks {
 	return acks{
-		log: log, sessions: map[*session]uint64{}, flushes: map[netip.Addr]flush{}, changed: make(chan struct{}),
+		log: log, envoys: map[*acked]bool{}, flushes: map[netip.Addr]flush{}, changed: make(chan struct{}),
 	}
 }
 
@@ -50,6 +55,11 @@ func (a *acks) update(change func()) {
 
 // expect records a new version of the pods, which is about to be sent.
 func (a *acks) expect(version uint64) { a.update(func() { a.expected = version }) }
+
+// acknowledged records that an Envoy has a version of the pods.
+func (a *acks) acknowledged(by *acked, version uint64) {
+	a.update(func() { by.version, a.envoys[by] = max(by.version, version), true })
+}
 
 // hold records whether a newer version of the pods follows.
 func (a *acks) hold(held bool) { a.update(func() { a.held = held }) }
@@ -82,15 +92,15 @@ func (a *acks) awaitThreads(ctx context.Context, connected func() []netip.Addr) 
 }
 
 // end forgets an Envoy that is gone.
-func (a *acks) end(s *session) { a.update(func() { delete(a.sessions, s) }) }
+func (a *acks) end(by *acked) { a.update(func() { delete(a.envoys, by) }) }
 
 // await waits until all connected Envoys have the present version of the pods.
 func (a *acks) await(ctx context.Context) error {
 	return a.until(ctx, func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		for _, has := range a.sessions {
-			if has < a.expected {
+		for has := range a.envoys {
+			if has.version < a.expected {
 				return false
 			}
 		}

@@ -66,9 +66,6 @@ type BootstrapConfig struct {
 	HealthPort uint16
 }
 
-// xdsCluster is the cluster of the Server.
-const xdsCluster = "wangell"
-
 // refreshInterval is the interval at which Envoy checks its memory.
 const refreshInterval = 250 * time.Millisecond
 

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
@@ -237,15 +236,4 @@ func (c *content) removeLater(s Service) {
 		_ = change(c.pods, nil, []string{podsOf(name)})
 		_ = change(c.clusters, nil, []string{name, podsOf(name), wakeOf(name)})
 	})
-}
-
-// resources are resources of one kind, by name.
-type resources = map[string]types.Resource
-
-// change changes a cache, if there is something to change.
-func change(c *cache.LinearCache, put resources, del []string) error {
-	if len(put)+len(del) == 0 {
-		return nil
-	}
-	return c.UpdateResources(put, del)
 }

@@ -37,3 +37,6 @@ func ads() *core.ConfigSource {
 		ConfigSourceSpecifier: &core.ConfigSource_Ads{Ads: &core.AggregatedConfigSource{}},
 	}
 }
+
+// xdsCluster is the cluster of the Server.
+const xdsCluster = "wangell"

@@ -8,6 +8,7 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	previoushosts "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	previouspriorities "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
 	matcher "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -81,6 +82,16 @@ func routesTo(d destination) []*route.Route {
 			ConnectMatcher: &route.RouteMatch_ConnectMatcher{},
 		}}, retryUnseen),
 	}
+}
+
+// setRoutes sets the routes of a connection manager. Routes to revisions are a resource of their own, because they
+// change while clients keep their connections, and a new listener would make clients reconnect.
+func setRoutes(s *Service, m *hcm.HttpConnectionManager) {
+	if s.Traffic.Empty() {
+		m.RouteSpecifier = &hcm.HttpConnectionManager_RouteConfig{RouteConfig: routes(s)}
+		return
+	}
+	m.RouteSpecifier = &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: ads(), RouteConfigName: s.Name}}
 }
 
 // retries repeats requests at other pods, and at the service address if the first ones fail.

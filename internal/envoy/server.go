@@ -159,6 +159,6 @@ func (h *stream) DeltaAggregatedResources(st deltaStream) error {
 		}
 		return own, ctx.Err()
 	})
-	defer s.acks.end(session)
+	defer s.acks.end(&session.acked)
 	return delta.NewServer(ctx, caches, session).DeltaStreamHandler(st, resource.AnyType)
 }

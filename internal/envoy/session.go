@@ -19,6 +19,7 @@ import (
 // session follows the stream of one Envoy. Its methods are called by one goroutine.
 type session struct {
 	acks      *acks
+	acked     acked
 	content   *content
 	connected func(Proxy) (*fronts, error) // returns once the Envoy may have its resources
 	own       *fronts                      // nil until the Envoy has identified itself
@@ -53,7 +54,7 @@ func (s *session) OnStreamDeltaRequest(_ int64, r *discovery.DeltaDiscoveryReque
 	nonce := r.GetResponseNonce()
 	if version, sent := s.pods[nonce]; sent {
 		delete(s.pods, nonce)
-		s.acks.update(func() { s.acks.sessions[s] = max(s.acks.sessions[s], version) })
+		s.acks.acknowledged(&s.acked, version)
 	}
 	switch {
 	case s.own == nil:
