@@ -4,12 +4,10 @@ package controller
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"wangell.loutres.me/internal/blobindex"
 	"wangell.loutres.me/internal/enrolment"
-	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/swarm"
 	"wangell.loutres.me/internal/wire"
 )
@@ -37,6 +35,7 @@ type mirror struct {
 func (b *blobs) joined(from wire.Peer, m *wire.Mirror) {
 	b.index.Forget(from.Node)
 	b.mirrors[from.Node] = mirror{*m, from.ID}
+	b.prefetch.mirrors(from)
 }
 
 // left forgets the mirror of a node.
@@ -81,27 +80,4 @@ func (b *blobs) holders(asker mirror, a blobindex.Answer, now time.Time) *wire.H
 		})
 	}
 	return out
-}
-
-// shares reports whether a node should have an image of a repository that its daemon pulls. Images that only kubelet
-// can pull, with credentials, are not shared.
-func (p *prefetcher) shares(node, repository string) bool {
-	n := p.nodes[node]
-	if n == nil {
-		return false
-	}
-	_, found := slices.BinarySearch(n.shared, repository)
-	return found
-}
-
-// sharedOf returns the repositories of images that a node may share, each once.
-func sharedOf(images []wire.WantedImage) []string {
-	var out []string
-	for _, i := range images {
-		if i.Policy != wire.ImageNever {
-			out = append(out, imageref.Repository(i.Ref))
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }

@@ -4,8 +4,12 @@ package controller
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/enrolment"
@@ -78,7 +82,7 @@ func TestNodesLearnWhoElseHasABlob(t *testing.T) {
 		return true
 	})
 
-	// Nothing is said of what a node is not to have, of what only kubelet may pull, and to a node without a mirror.
+	// Nothing is said of what no service needs there, of what may not be pulled, and to a node without a mirror.
 	w.d2.send(asks("registry.example/other"))
 	w.d2.send(asks("registry.example/loaded"))
 	w.d2.send(asks(repository))
@@ -92,4 +96,64 @@ func TestNodesLearnWhoElseHasABlob(t *testing.T) {
 		got := w.untilHolders(w.d2)
 		return len(got.Holders) == 0 && len(got.Lease) > 0
 	})
+}
+
+// untilNeeds waits until a daemon that shares images was last told of these repositories.
+func (w *clusterWorld) untilNeeds(d *fakeDaemon, want ...string) {
+	w.t.Helper()
+	w.until(d.node+" knows what its pods may need", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.neededTimes > 0 && slices.Equal(d.needed, want)
+	})
+}
+
+// Nodes share what a pod may need there, also if only a wake pulls it, or other nodes are to have it.
+func TestNodesShareWhatWakesPull(t *testing.T) {
+	w := imageCluster(t, func(c *fakeCluster) {
+		c.taints = map[string][]corev1.Taint{"n2": {{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}}
+	})
+	onWake := &v1alpha1.ImagePull{When: v1alpha1.PullOnWake}
+	one := intstr.FromInt32(1)
+	bound := newService("bound", func(s *v1alpha1.WangellServiceSpec) {
+		s.Image, s.ImagePull = "", onWake
+		s.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			Containers:  []corev1.Container{{Name: "x", Image: "bound:1"}},
+			Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
+		}}
+	})
+	w.apply(bound, newService("wake", func(s *v1alpha1.WangellServiceSpec) { s.ImagePull = onWake }),
+		newService("one", func(s *v1alpha1.WangellServiceSpec) { s.ImagePull = &v1alpha1.ImagePull{Nodes: &one} }),
+		newService("loaded", func(s *v1alpha1.WangellServiceSpec) { s.ImagePullPolicy = "Never" }))
+	w.d.send(mirrorOf("n1", 1))
+	w.untilNeeds(w.d, "docker.io/library/bound", "registry.example/one", "registry.example/wake")
+	w.d2.set(func(d *fakeDaemon) {
+		if d.neededTimes > 0 {
+			t.Error("a node that shares nothing was told of repositories")
+		}
+	})
+	w.d2.send(mirrorOf("n2", 2))
+	w.untilNeeds(w.d2, "docker.io/library/bound")
+
+	w.d.send(&wire.Blobs{Repository: "docker.io/library/bound", Blobs: []wire.Blob{{
+		Digest: wire.BlobDigest{9}, Size: blobSize, State: wire.BlobComplete,
+	}}})
+	w.until("the second node learns of the first", func() bool {
+		w.d2.send(asks("docker.io/library/bound"))
+		return len(w.untilHolders(w.d2).Holders) == 1
+	})
+	w.d2.send(asks("registry.example/wake")) // whose pods cannot run there
+	w.d2.send(asks("docker.io/library/bound"))
+	if got := w.untilHolders(w.d2); got.Repository != "docker.io/library/bound" {
+		t.Errorf("answered: %+v", got)
+	}
+	// A service that is gone takes its repository with it, and another session begins anew.
+	w.apply(bound)
+	w.untilNeeds(w.d, "docker.io/library/bound")
+	w.d.client.Close()
+	w.untilDaemons(1)
+	again := w.daemonOn("n1", &wire.Node{Addr: nodeAddr("n1")})
+	t.Cleanup(func() { again.client.Close() })
+	again.send(mirrorOf("n1", 1))
+	w.untilNeeds(again, "docker.io/library/bound")
 }

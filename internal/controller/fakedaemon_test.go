@@ -44,6 +44,8 @@ type fakeDaemon struct {
 	stuck        chan struct{}     // if set: Backends are not handled before it is closed
 	images       []*wire.Images    // as received, in this session and earlier ones
 	holders      []*wire.Holders   // likewise
+	needed       []string          // repositories, as last received
+	neededTimes  int               // how often
 	inspect      func(*wire.Inspect) wire.Message
 }
 
@@ -82,6 +84,11 @@ func (d *fakeDaemon) receive(m wire.Message) {
 		}
 	case *wire.Images:
 		d.images = append(d.images, m)
+	case *wire.Repositories:
+		if m.Piece == 0 {
+			d.needed, d.neededTimes = nil, d.neededTimes+1
+		}
+		d.needed = append(d.needed, m.Names...)
 	case *wire.Holders:
 		d.holders = append(d.holders, m)
 	case *wire.Inspect:

@@ -67,6 +67,11 @@ type imageNode struct {
 	sentIn     uint64   // session
 	generation uint64   // of sent, in that session
 	pulls      map[string]*kubeletPull
+
+	mirror           uint64   // the session in which it has said that it shares images; 0: it does not
+	needed           []string // repositories of the services whose pods may run there, as last sent, sorted
+	neededIn         uint64   // session
+	neededGeneration uint64   // of needed, in that session
 }
 
 // forget forgets a service that is gone.
@@ -194,6 +199,7 @@ func (p *prefetcher) decide() {
 			p.pullHere(n)
 		}
 	}
+	p.tellNeeded()
 	for _, s := range p.table.services {
 		p.judge(s)
 	}

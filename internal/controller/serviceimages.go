@@ -5,6 +5,8 @@ package controller
 import (
 	"cmp"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/placement"
 )
@@ -29,12 +31,19 @@ func (s *service) placed() placement.Service {
 	out := placement.Service{
 		Key: string(s.key), Images: s.imageList(), Nodes: spec.PullNodes(), Hash: cmp.Or(s.hash, v1alpha1.Hash(spec)),
 	}
-	if s.lazy == LazyOn {
-		out.Pod = lazyPod(spec)
-	} else if spec.Template != nil {
-		out.Pod = &spec.Template.Spec
-	}
+	out.Pod = s.podSpec()
 	return out
+}
+
+// podSpec returns what decides where the pods of a service could run; nil if nothing does.
+func (s *service) podSpec() *corev1.PodSpec {
+	switch spec := &s.spec.Spec; {
+	case s.lazy == LazyOn:
+		return lazyPod(spec)
+	case spec.Template != nil:
+		return &spec.Template.Spec
+	}
+	return nil
 }
 
 // hasPullSecrets reports whether the pods of a service name Secrets for registries.

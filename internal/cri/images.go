@@ -52,6 +52,22 @@ func (s *Images) Content(ctx context.Context) (content.Store, context.Context) {
 	return proxy.NewContentStore(s.conn), namespaces.WithNamespace(ctx, criNamespace)
 }
 
+// Digests returns the digests of all images that containerd has for its CRI plugin, by their full names, as in
+// "docker.io/library/nginx:1.29". With another runtime it fails.
+func (s *Images) Digests(ctx context.Context) (map[string]string, error) {
+	ctx, cancel := namespaced(ctx)
+	defer cancel()
+	list, err := s.containerd.List(ctx, &containerdv1.ListImagesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	out := make(map[string]string, len(list.Images))
+	for _, i := range list.Images {
+		out[i.Name] = i.GetTarget().GetDigest()
+	}
+	return out, nil
+}
+
 // Close closes the connection.
 func (s *Images) Close() error { return s.conn.Close() }
 

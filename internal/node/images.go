@@ -27,9 +27,9 @@ type images struct {
 	log    *slog.Logger
 	send   func(wire.Message) // to the controller
 
-	mu         sync.Mutex // guards the set that is being received
-	generation uint64
-	pieces     []*wire.Images // so far of the next set
+	mu           sync.Mutex // guards the sets that are being received
+	set          pieces[wire.WantedImage]
+	repositories pieces[string]
 }
 
 // newImages returns the images of the container runtime at an endpoint.
@@ -55,7 +55,7 @@ func (d *daemon) newImages(endpoint string, send func(wire.Message)) (*images, e
 // beginSession sends all image states to the controller of a new session.
 func (i *images) beginSession(send func(wire.Message)) {
 	i.mu.Lock()
-	i.generation, i.pieces = 0, nil
+	i.set, i.repositories = pieces[wire.WantedImage]{}, pieces[string]{}
 	i.mu.Unlock()
 	for part := range slices.Chunk(i.keeper.Reports(), wire.MaxImageReports) {
 		send(&wire.ImageReports{Images: part})
@@ -69,28 +69,51 @@ func (i *images) beginSession(send func(wire.Message)) {
 func (i *images) receive(m *wire.Images) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	switch {
-	case m.Generation < i.generation:
-		return
-	case m.Piece == 0:
-		i.generation, i.pieces = m.Generation, nil
-	case m.Generation != i.generation || int(m.Piece) != len(i.pieces):
-		i.pieces = nil
+	set, whole := i.set.add(m.Generation, m.Piece, m.Pieces, m.Images)
+	if !whole {
 		return
 	}
-	i.pieces = append(i.pieces, m)
-	if len(i.pieces) < int(m.Pieces) {
-		return
-	}
-	var set []wire.WantedImage
-	for _, p := range i.pieces {
-		set = append(set, p.Images...)
-	}
-	i.pieces = nil
 	if i.mirror != nil {
 		i.mirror.Want(set)
 	}
 	i.keeper.Want(set)
+}
+
+// receiveRepositories adds a piece of the set of repositories.
+func (i *images) receiveRepositories(m *wire.Repositories) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if set, whole := i.repositories.add(m.Generation, m.Piece, m.Pieces, m.Names); whole && i.mirror != nil {
+		i.mirror.Need(set)
+	}
+}
+
+// pieces is a set that is being received.
+type pieces[T any] struct {
+	generation uint64
+	next       uint16
+	items      []T // so far
+}
+
+// add adds a piece, and returns the set after the last one. Pieces of an older generation, and those that do not
+// follow the one before, are dropped.
+func (p *pieces[T]) add(generation uint64, piece, of uint16, items []T) (set []T, whole bool) {
+	switch {
+	case generation < p.generation:
+		return nil, false
+	case piece == 0:
+		*p = pieces[T]{generation: generation}
+	case generation != p.generation || piece != p.next:
+		p.next, p.items = 0, nil
+		return nil, false
+	}
+	p.next++
+	p.items = append(p.items, items...)
+	if p.next < of {
+		return nil, false
+	}
+	set, p.next, p.items = p.items, 0, nil
+	return set, true
 }
 
 // release lets go of all images, because Wangell is being uninstalled.

@@ -50,3 +50,23 @@ func TestASetOfImagesIsUsedOnceItIsComplete(t *testing.T) {
 	i.receive(wire.NewImages(1, nil)[0])
 	check("an empty set of another controller", "b", 0)
 }
+
+// A set is used once all its pieces have come in order, and an older one never.
+func TestASetIsUsedWhenItIsWhole(t *testing.T) {
+	var p pieces[string]
+	for _, c := range []struct {
+		generation uint64
+		piece, of  uint16
+		item       string
+		want       []string // nil: not whole
+	}{
+		{1, 0, 2, "a", nil}, {1, 1, 2, "b", []string{"a", "b"}}, {1, 1, 2, "b", nil},
+		{2, 1, 2, "c", nil}, {2, 0, 3, "c", nil}, {2, 2, 3, "d", nil}, {2, 1, 3, "d", nil},
+		{3, 0, 1, "e", []string{"e"}}, {2, 0, 1, "old", nil}, {4, 0, 2, "f", nil}, {5, 0, 1, "g", []string{"g"}},
+	} {
+		set, whole := p.add(c.generation, c.piece, c.of, []string{c.item})
+		if whole != (c.want != nil) || !slices.Equal(set, c.want) {
+			t.Errorf("piece %d of %d of generation %d: %v, %v; want %v", c.piece, c.of, c.generation, set, whole, c.want)
+		}
+	}
+}

@@ -68,7 +68,7 @@ func (d *daemon) newMirror() *peer.Mirror {
 		Local:  c.local(),
 		Listen: netip.AddrPortFrom(d.cfg.NodeAddr, c.Port), Rate: c.Rate, Key: d.key.get,
 		Send:   func(m wire.Message) { d.send(m) },
-		Images: d.images.keeper.Reports, Log: d.log,
+		Images: d.images.store.Digests, Log: d.log,
 	})
 	if err != nil {
 		d.log.Error("this node does not share images with others", "error", err)

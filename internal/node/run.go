@@ -218,6 +218,10 @@ func (d *daemon) receive(m wire.Message) {
 		if d.images != nil {
 			d.images.receive(m)
 		}
+	case *wire.Repositories:
+		if d.images != nil {
+			d.images.receiveRepositories(m)
+		}
 	case *wire.Holders:
 		if d.images != nil && d.images.mirror != nil {
 			d.images.mirror.Receive(m)

@@ -86,8 +86,26 @@ func (c *caches) failed(repository string, now time.Time) {
 func (c *caches) open(ctx context.Context, k blobindex.Key, manifest bool) (io.ReadCloser, error) {
 	registry, name, _ := strings.Cut(k.Repository, "/")
 	host := c.hosts[registry]
-	q := query{host: &host, registry: registry, name: name, kind: kindOf(manifest), digest: digestOf(k)}
+	q := query{
+		method: http.MethodGet, host: &host, registry: registry, name: name, kind: kindOf(manifest), digest: digestOf(k),
+	}
 	return q.do(ctx)
+}
+
+// has returns nil if the cache has, or gets, a manifest or index.
+func (c *caches) has(ctx context.Context, k blobindex.Key) error {
+	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
+	defer cancel()
+	registry, name, _ := strings.Cut(k.Repository, "/")
+	host := c.hosts[registry]
+	q := query{
+		method: http.MethodHead, host: &host, registry: registry, name: name, kind: kindOf(true), digest: digestOf(k),
+	}
+	body, err := q.do(ctx)
+	if err != nil {
+		return err
+	}
+	return body.Close()
 }
 
 // manifest returns a manifest or index, and verifies its digest.

@@ -312,7 +312,7 @@ func (m *Mirror) lookLazy(k blobindex.Key) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.shared[k.Repository] {
+	if m.mayShare(k) {
 		m.lazyOf(k)
 	}
 }

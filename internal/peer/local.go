@@ -46,7 +46,11 @@ func (l local) Manifest(r *http.Request, repository, reference string) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	text, err := l.m.manifest(r.Context(), k)
+	err = l.m.checkPublic(r.Context(), k)
+	var text []byte
+	if err == nil {
+		text, err = l.m.manifest(r.Context(), k)
+	}
 	if err != nil {
 		l.m.passed(k, err)
 		return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
@@ -59,7 +63,7 @@ func (l local) Manifest(r *http.Request, repository, reference string) ([]byte, 
 // Blob implements readapi.Content. It returns once the blob is complete and verified, because containerd keeps
 // whatever it gets.
 func (l local) Blob(r *http.Request, repository string, digest digest.Digest) (io.ReadSeekCloser, error) {
-	k, err := l.key(r, repository, digest)
+	k, err := l.blobKey(r, repository, digest)
 	if err != nil {
 		return nil, err
 	}
@@ -143,10 +147,21 @@ func (l local) key(r *http.Request, repository string, d digest.Digest) (blobind
 	k, ok := keyOf(r.URL.Query().Get("ns")+"/"+repository, d)
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	if !ok || !l.m.shared[k.Repository] {
+	if !ok || l.m.shared[k.Repository] == sharedNothing {
 		return k, fs.ErrNotExist
 	}
 	return k, nil
+}
+
+// blobKey is key for a blob that is no manifest.
+func (l local) blobKey(r *http.Request, repository string, d digest.Digest) (blobindex.Key, error) {
+	k, err := l.key(r, repository, d)
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	if err == nil && !l.m.mayShare(k) {
+		err = fs.ErrNotExist
+	}
+	return k, err
 }
 
 // passed records that containerd is sent to the registry.

@@ -29,7 +29,6 @@ import (
 	"wangell.loutres.me/internal/blobindex"
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/image/readapi"
-	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/swarm"
 	"wangell.loutres.me/internal/wire"
 )
@@ -64,8 +63,8 @@ type Config struct {
 	Key func() wire.Key
 	// Send sends to the controller.
 	Send func(wire.Message)
-	// Images returns the states of the images that the node should have.
-	Images func() []wire.ImageReport
+	// Images returns the digests of all images that containerd has, by their full names.
+	Images func(context.Context) (map[string]string, error)
 	// Limits bound the requests in progress. Default: swarm.DefaultLimits.
 	Limits swarm.Limits
 	// askTimeout bounds the wait for the index. Default: the constant.
@@ -89,8 +88,11 @@ type Mirror struct {
 	local       net.Listener
 	listen      net.Listener
 
-	mu        sync.Mutex      // guards what follows
-	shared    map[string]bool // repositories of images of this node's services
+	mu        sync.Mutex         // guards what follows
+	planned   []string           // repositories of images that the daemon pulls ahead of need
+	needed    []string           // repositories of images that this node may need
+	shared    map[string]sharing // both, by repository
+	public    map[blobindex.Key]public
 	sizes     map[blobindex.Key]uint64
 	stored    map[blobindex.Key]uint64 // sizes of blobs that containerd has
 	downloads map[blobindex.Key]*download
@@ -117,7 +119,8 @@ func New(cfg Config) (_ *Mirror, err error) {
 	m := &Mirror{
 		cfg: cfg, registries: registries{hosts: cfg.Hosts, self: cfg.Local.String()}, metrics: newMetrics(),
 		served: make(chan struct{}, swarm.MaxServed), work: make(chan struct{}, 1), scans: make(chan struct{}, 1),
-		shared: map[string]bool{}, sizes: map[blobindex.Key]uint64{}, stored: map[blobindex.Key]uint64{},
+		shared: map[string]sharing{}, public: map[blobindex.Key]public{},
+		sizes: map[blobindex.Key]uint64{}, stored: map[blobindex.Key]uint64{},
 		downloads: map[blobindex.Key]*download{}, questions: map[blobindex.Key]*question{},
 		lazy: map[blobindex.Key]*lazyBlob{}, peers: map[string]*peer{},
 		changes: map[blobindex.Key]wire.Blob{},
@@ -185,41 +188,6 @@ func (m *Mirror) Run(ctx context.Context) {
 	for _, p := range m.peers {
 		p.client.CloseIdleConnections()
 	}
-}
-
-// Want sets the images whose repositories the mirror shares. Those that kubelet pulls, with its own credentials, are
-// left out.
-func (m *Mirror) Want(images []wire.WantedImage) {
-	shared := map[string]bool{}
-	for _, i := range images {
-		if repository := imageref.Repository(i.Ref); repository != "" && i.Policy != wire.ImageNever {
-			shared[repository] = true
-		}
-	}
-	m.mu.Lock()
-	m.shared = shared
-	for k := range m.stored {
-		if !shared[k.Repository] {
-			m.forget(k)
-		}
-	}
-	for k, d := range m.downloads {
-		if !shared[k.Repository] {
-			m.drop(d, errNotShared)
-		}
-	}
-	for k := range m.lazy {
-		if !shared[k.Repository] {
-			m.forgetLazy(k)
-		}
-	}
-	for k := range m.sizes {
-		if !shared[k.Repository] {
-			delete(m.sizes, k)
-		}
-	}
-	m.mu.Unlock()
-	m.Scan()
 }
 
 // forget records that containerd no longer has a blob. m.mu is held.

@@ -67,14 +67,10 @@ func (f *fabric) addTo(c *containerdtest.Containerd, name string, change ...func
 	key := f.master.ForNode(name)
 	cfg := Config{
 		Content: store, Dir: c.Root + "/mirror", Hosts: c.Hosts, Local: freeport.Reserve(f.t), Listen: freeport.Reserve(f.t),
-		Key:  func() wire.Key { return key },
-		Send: f.sender(n),
-		Images: func() []wire.ImageReport {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return n.reports
-		},
-		Log: slog.New(slog.NewTextHandler(f.t.Output(), nil)).With("node", name),
+		Key:    func() wire.Key { return key },
+		Send:   f.sender(n),
+		Images: n.images.Digests,
+		Log:    slog.New(slog.NewTextHandler(f.t.Output(), nil)).With("node", name),
 	}
 	for _, do := range change {
 		do(&cfg)

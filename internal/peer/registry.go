@@ -148,10 +148,27 @@ func readManifest(body io.ReadCloser, k blobindex.Key) ([]byte, error) {
 	return text, nil
 }
 
+// has returns nil if the registry gives a manifest or index to everybody. It does not get it, which registries with
+// limits would count.
+func (r *registries) has(ctx context.Context, k blobindex.Key) error {
+	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
+	defer cancel()
+	body, err := r.ask(ctx, k, query{method: http.MethodHead, kind: kindOf(true)})
+	if err != nil {
+		return err
+	}
+	return body.Close()
+}
+
 // open returns length bytes of a blob or manifest from an offset on, or all of it if length is 0.
 func (r *registries) open(
 	ctx context.Context, k blobindex.Key, manifest bool, offset, length uint64,
 ) (io.ReadCloser, error) {
+	return r.ask(ctx, k, query{method: http.MethodGet, kind: kindOf(manifest), offset: offset, length: length})
+}
+
+// ask sends a query, of which it sets the rest, to the hosts of a registry until one has what it asks for.
+func (r *registries) ask(ctx context.Context, k blobindex.Key, q query) (io.ReadCloser, error) {
 	registry, name, _ := strings.Cut(k.Repository, "/")
 	hosts, err := r.of(ctx, registry)
 	if err != nil {
@@ -160,10 +177,7 @@ func (r *registries) open(
 	err = fmt.Errorf("no registry to ask for %s", k.Repository)
 	ctx = docker.WithScope(ctx, "repository:"+name+":pull")
 	for i := range hosts {
-		q := query{
-			host: &hosts[i], registry: registry, name: name, kind: kindOf(manifest), digest: digestOf(k), offset: offset,
-			length: length,
-		}
+		q.host, q.registry, q.name, q.digest = &hosts[i], registry, name, digestOf(k)
 		var body io.ReadCloser
 		if body, err = q.do(ctx); err == nil {
 			return body, nil
@@ -175,6 +189,7 @@ func (r *registries) open(
 // query is a request to one host.
 type query struct {
 	host                 *docker.RegistryHost
+	method               string
 	registry, name, kind string
 	digest               digest.Digest
 	offset, length       uint64
@@ -191,7 +206,7 @@ func (q *query) do(ctx context.Context) (io.ReadCloser, error) {
 	}
 	var answers []*http.Response
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)
+		req, err := http.NewRequestWithContext(ctx, q.method, at.String(), http.NoBody)
 		if err != nil {
 			return nil, err
 		}

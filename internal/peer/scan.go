@@ -9,12 +9,10 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"wangell.loutres.me/internal/blobindex"
 	"wangell.loutres.me/internal/image/readapi"
-	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -53,14 +51,8 @@ func (m *Mirror) scan(ctx context.Context) {
 // scanImages records which blobs of shared images containerd has.
 func (m *Mirror) scanImages(ctx context.Context) {
 	found := map[blobindex.Key]uint64{}
-	for _, i := range m.cfg.Images() {
-		repository := imageref.Repository(i.Ref)
-		m.mu.Lock()
-		shared := m.shared[repository]
-		m.mu.Unlock()
-		if d, err := digest.Parse(i.Digest); shared && i.State == wire.ImagePresent && err == nil {
-			m.walk(ctx, repository, ocispec.Descriptor{Digest: d}, found)
-		}
+	for _, k := range m.images(ctx) {
+		m.walk(ctx, k.Repository, ocispec.Descriptor{Digest: digestOf(k)}, found)
 	}
 	m.mu.Lock()
 	var missed []blobindex.Key // of images that are being pulled, or that are gone
@@ -82,7 +74,7 @@ func (m *Mirror) scanImages(ctx context.Context) {
 		m.forget(k)
 	}
 	for k, size := range found {
-		if _, known := m.stored[k]; !known && m.shared[k.Repository] {
+		if _, known := m.stored[k]; !known && m.mayShare(k) {
 			m.stored[k] = size
 			m.changes[k] = wire.Blob{Digest: k.Digest, Size: size, State: wire.BlobComplete}
 			m.notify()

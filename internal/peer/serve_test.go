@@ -33,7 +33,7 @@ func idle(t *testing.T, rate int64) (m *Mirror, k blobindex.Key, first []byte) {
 	m, err := New(Config{
 		Dir: t.TempDir(), Hosts: t.TempDir(), Local: freeport.Reserve(t), Listen: freeport.Reserve(t), Rate: rate,
 		Key: func() wire.Key { return nodeKey }, Send: func(wire.Message) {},
-		Images: func() []wire.ImageReport { return nil },
+		Images: func(context.Context) (map[string]string, error) { return nil, nil },
 	})
 	if err != nil {
 		t.Fatal(err)

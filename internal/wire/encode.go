@@ -92,6 +92,8 @@ func newMessage(t Type) body {
 		return &Connected{}
 	case TypeMemory:
 		return &Memory{}
+	case TypeRepositories:
+		return &Repositories{}
 	}
 	return nil
 }

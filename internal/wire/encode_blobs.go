@@ -12,7 +12,11 @@ const (
 	MaxBlobs   = 128 // of a Blobs
 	MaxBlobSet = 128 // bytes of a set of pieces
 	MaxHolders = 16  // of a Holders
+	// MaxRepositories is the size of the set of Repositories.
+	MaxRepositories = 4096
 
+	namesPerPiece  = 64 // of Repositories
+	maxNamePieces  = MaxRepositories / namesPerPiece
 	digestSize     = 32
 	blobSize       = digestSize + 8 + 1 + 1          // bytes without the set
 	holderSize     = addrSize + 2*digestSize + 1 + 1 // likewise
@@ -85,6 +89,55 @@ func (m *Blobs) decode(d *decoder) {
 		o := &m.Blobs[i]
 		copy(o.Digest[:], d.take(digestSize))
 		o.Size, o.State, o.Have = d.u64(), BlobState(d.u8()), d.set()
+	}
+}
+
+// NewRepositories splits the repositories of a node, at most MaxRepositories, into messages. An empty set takes one.
+func NewRepositories(generation uint64, names []string) []*Repositories {
+	pieces := max(1, (len(names)+namesPerPiece-1)/namesPerPiece)
+	out := make([]*Repositories, pieces)
+	for i := range out {
+		out[i] = &Repositories{
+			Generation: generation, Piece: uint16(i), Pieces: uint16(pieces),
+			Names: names[min(i*namesPerPiece, len(names)):min((i+1)*namesPerPiece, len(names))],
+		}
+	}
+	return out
+}
+
+func (m *Repositories) check() error {
+	if m.Piece >= m.Pieces || m.Pieces > maxNamePieces {
+		return fmt.Errorf("piece %d of %d, at most %d", m.Piece, m.Pieces, maxNamePieces)
+	}
+	if len(m.Names) > namesPerPiece {
+		return fmt.Errorf("%d repositories, at most %d per message", len(m.Names), namesPerPiece)
+	}
+	for _, n := range m.Names {
+		if err := checkImage(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Repositories) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, m.Generation)
+	b = binary.BigEndian.AppendUint16(b, m.Piece)
+	b = binary.BigEndian.AppendUint16(b, m.Pieces)
+	b = append(b, byte(len(m.Names)))
+	for _, n := range m.Names {
+		b = appendName(b, n)
+	}
+	return b
+}
+
+func (m *Repositories) decode(d *decoder) {
+	m.Generation, m.Piece, m.Pieces = d.u64(), d.u16(), d.u16()
+	if n := d.count(int(d.u8()), 2); n > 0 {
+		m.Names = make([]string, n)
+	}
+	for i := range m.Names {
+		m.Names[i] = d.name()
 	}
 }
 

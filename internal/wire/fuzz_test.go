@@ -87,6 +87,8 @@ func FuzzFrozen(f *testing.F)  { fuzzMessage(f, TypeFrozen) }
 func FuzzMemory(f *testing.F)  { fuzzMessage(f, TypeMemory) }
 func FuzzHolders(f *testing.F) { fuzzMessage(f, TypeHolders) }
 
+func FuzzRepositories(f *testing.F) { fuzzMessage(f, TypeRepositories) }
+
 // FuzzDatagram checks that a server accepts no datagram except the HELLOs of the vectors, and that none creates a
 // session.
 func FuzzDatagram(f *testing.F) {

@@ -53,6 +53,8 @@ const (
 	TypeConnected Type = 41 // daemon → controller: the clients connected to the pods of its node
 
 	TypeMemory Type = 42 // daemon → controller: its node, which has frozen pods, is short of memory
+
+	TypeRepositories Type = 43 // controller → daemon: the repositories of images that its node may need
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -74,7 +76,8 @@ func (t Type) String() string {
 		TypeFreeze:     "FREEZE", TypeFrozen: "FROZEN",
 		TypeCaller:  "CALLER",
 		TypeInspect: "INSPECT", TypeGateState: "GATE_STATE", TypeConnected: "CONNECTED",
-		TypeMemory: "MEMORY",
+		TypeMemory:       "MEMORY",
+		TypeRepositories: "REPOSITORIES",
 	}
 	if n, ok := names[t]; ok {
 		return n

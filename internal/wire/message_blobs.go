@@ -51,6 +51,19 @@ type Blobs struct {
 // Type returns TypeBlobs.
 func (*Blobs) Type() Type { return TypeBlobs }
 
+// Repositories is part of the set of repositories of all services whose pods may run on the daemon's node; see
+// NewRepositories. All pieces of a generation, in order, are the set. Generations are counted per session. It is sent
+// to daemons that have sent a Mirror.
+type Repositories struct {
+	Generation    uint64
+	Piece, Pieces uint16
+	// Names have their registry's name, 1 to MaxImageText bytes, at most 64 per message.
+	Names []string
+}
+
+// Type returns TypeRepositories.
+func (*Repositories) Type() Type { return TypeRepositories }
+
 // Holder is a node with pieces of a blob.
 type Holder struct {
 	Mirror

@@ -61,6 +61,8 @@ type Fault struct {
 	TokenFor time.Duration
 	// RetryAfter answers requests for layers with 429 and this Retry-After, in seconds; 0: never.
 	RetryAfter int
+	// Private refuses all requests, as of clients that have no credentials.
+	Private bool
 }
 
 // New starts a registry on 127.0.0.1, which ends with the test.
@@ -208,6 +210,12 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			challenge += `,error="invalid_token"`
 		}
 		w.Header().Set("WWW-Authenticate", challenge)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	if f.Private {
+		h.mu.Unlock()
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
