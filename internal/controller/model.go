@@ -69,6 +69,7 @@ type service struct {
 	traffic       Traffic       // of all its pods, including those that are gone
 	answers       answers       // requests that have no pod
 	lastPacket    monotime.Time // of all its pods
+	crashed       crashed       // the pod whose process was told last to have ended
 	imageErr      string        // why its image could not be fetched ahead of need, on one machine
 	hiddenClients string        // why its pods do not see the addresses of their clients, if they should
 	pull          *Pull         // the pull in progress, on one machine; nil if none
@@ -92,6 +93,12 @@ type service struct {
 	publication *publication    // the newest one; nil if there is none
 	round       *drainRound     // of a drain that not every daemon has handled yet
 	askers      map[uint64]bool // sessions that asked for a pod since the last one began to serve
+}
+
+// crashed is a pod whose process has ended. It may be gone when the reason becomes known.
+type crashed struct {
+	id  string // the runtime's
+	ref lifecycle.Ref
 }
 
 // publication is the pods of a service as daemons get them.

@@ -202,20 +202,32 @@ func (r *runner) exited(p *pod, e runtime.Exit) {
 		return
 	}
 	p.slow = ""
+	p.service.crashed = crashed{e.PodID, p.ref}
+	r.deliver(p.service, endOf(p.ref, e))
+}
+
+// explained handles why the process of a pod ended of which nothing remains.
+func (r *runner) explained(e runtime.Exit) {
+	if s := r.table.services[e.Service]; s != nil && s.crashed.id == e.PodID {
+		r.deliver(s, endOf(s.crashed.ref, e))
+	}
+}
+
+// endOf is the event of a service's machine for an exit.
+func endOf(ref lifecycle.Ref, e runtime.Exit) lifecycle.Event {
 	detail := e.Cause
 	if e.Cause != "" && e.LogTail != "" {
 		detail += ": "
 	}
 	detail += e.LogTail
-	exited := lifecycle.Exited{Ref: p.ref, Code: e.Code, Detail: detail}
+	exited := lifecycle.Exited{Ref: ref, Code: e.Code, Detail: detail}
 	switch {
 	case e.Outside:
-		r.deliver(p.service, lifecycle.Ended{Ref: p.ref, Why: e.Cause})
+		return lifecycle.Ended{Ref: ref, Why: e.Cause}
 	case e.Explains:
-		r.deliver(p.service, lifecycle.Ended{Ref: p.ref, Why: exited.Reason(), Crashed: true})
-	default:
-		r.deliver(p.service, exited)
+		return lifecycle.Ended{Ref: ref, Why: exited.Reason(), Crashed: true}
 	}
+	return exited
 }
 
 // readExits reads the exits of processes until the controller ends, and on one machine the stop signals that they get;
@@ -234,6 +246,8 @@ func (r *runner) readExits() {
 			r.loop.post(func() {
 				if p := r.table.byRuntime[e.PodID]; p != nil {
 					r.exited(p, e)
+				} else if e.Explains {
+					r.explained(e)
 				}
 			})
 		case end := <-ending:

@@ -248,6 +248,34 @@ func TestCauseOfACrashIsTold(t *testing.T) {
 	}
 }
 
+// kubelet says why it has evicted a pod when nothing is left of it, and the next one may serve already.
+func TestReasonOfAnEndReplacesACrashWhenThePodIsGone(t *testing.T) {
+	const why = "pod a-1 was evicted by its node (Evicted: memory)"
+	w := newWorld(t, nil)
+	w.apply(newService("a"))
+	w.warm("a")
+	events := w.c.Subscribe(t.Context())
+	w.rt.exits <- runtime.Exit{PodID: "a-1", Service: "default/a"}
+	w.until("nothing is left of its pod", func() bool {
+		st := w.status("a")
+		return len(st.Pods) == 0 && st.Service.Status.Message == "crashed: process exited with code 0"
+	})
+	late := runtime.Exit{PodID: "a-1", Service: "default/a", Cause: why, Outside: true, Explains: true}
+	another := late
+	another.PodID = "a-0"
+	w.rt.exits <- another
+	w.rt.exits <- late
+	w.until("the reason is told", func() bool { return w.status("a").Service.Status.Message == "ended: "+why })
+	for e := range events {
+		if e.Kind == EventReport && e.Severity == SeverityWarning {
+			if e.Text != "why a pod crashed: "+why {
+				t.Errorf("event %q", e.Text)
+			}
+			break
+		}
+	}
+}
+
 func TestCrashedServiceIsWokenAgain(t *testing.T) {
 	w := newWorld(t, nil)
 	w.apply(newService("a"))

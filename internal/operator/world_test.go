@@ -562,13 +562,27 @@ func (p *player) begin(ctx context.Context, d *appsv1.Deployment, n int) {
 
 func (p *player) end(ctx context.Context, o *corev1.Pod) {
 	p.mu.Lock()
-	if running := p.running[string(o.UID)]; running != nil {
-		delete(p.running, string(o.UID))
+	p.endProcess(string(o.UID))
+	p.mu.Unlock()
+	_ = p.w.client.Delete(ctx, o, client.GracePeriodSeconds(0))
+}
+
+// endProcess ends the process of a pod, if it runs. p.mu is held.
+func (p *player) endProcess(uid string) {
+	if running := p.running[uid]; running != nil {
+		delete(p.running, uid)
 		p.seen(running, wangellruntime.PodContainerExited)
 		p.seen(running, wangellruntime.PodNetworkGone)
 	}
-	p.mu.Unlock()
-	_ = p.w.client.Delete(ctx, o, client.GracePeriodSeconds(0))
+}
+
+// endAll ends the processes of all pods.
+func (p *player) endAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for uid := range p.running {
+		p.endProcess(uid)
+	}
 }
 
 // vip waits until a service has its address and the daemon has the service.
@@ -608,11 +622,7 @@ func contains(s, part string) bool { return strings.Contains(s, part) }
 // deleteOnlyPod deletes the pod of the namespace, which has no other.
 func (w *world) deleteOnlyPod() {
 	w.t.Helper()
-	var pods corev1.PodList
-	if err := w.client.List(w.t.Context(), &pods, client.InNamespace(w.namespace)); err != nil || len(pods.Items) != 1 {
-		w.t.Fatalf("%d pods: %v", len(pods.Items), err)
-	}
-	if err := w.client.Delete(w.t.Context(), &pods.Items[0]); err != nil {
+	if err := w.client.Delete(w.t.Context(), w.onlyPod()); err != nil {
 		w.t.Fatal(err)
 	}
 }

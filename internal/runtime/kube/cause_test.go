@@ -104,3 +104,51 @@ func TestLateCauseOfAnEndIsDelivered(t *testing.T) {
 	})
 	nothing(w, "a third exit", w.r.Exits())
 }
+
+// When kubelet evicts a pod, its daemon has reported that nothing is left of it before kubelet writes why. Stop does not
+// wait for that.
+func TestCauseIsDeliveredWhenThePodIsGone(t *testing.T) {
+	evicted := func(p *corev1.Pod) {
+		p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted",
+			Message: "The node was low on resource: memory. "}
+	}
+	const why = "pod app-1 was evicted by its node (Evicted: The node was low on resource: memory)"
+	for name, tell := range map[string]func(*world, *corev1.Pod){
+		"changed": func(w *world, o *corev1.Pod) { w.update(o, evicted) },
+		"deleted": func(w *world, o *corev1.Pod) { evicted(o); w.r.podDeleted(o) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 0)
+			w.up("app-1")
+			o := w.apiPod(func(p *corev1.Pod) { p.Finalizers = []string{"test/keep"} })
+			w.until("the API has the pod", func() bool {
+				w.r.mu.Lock()
+				defer w.r.mu.Unlock()
+				return w.r.byUID["app-1"].owner == ownerReplicaSet
+			})
+			w.report("app-1", exited)
+			if e := get(w, w.r.Exits()); e.Cause != "" || e.Explains {
+				t.Errorf("exit %+v", e)
+			}
+			w.update(o, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }) // as Stop does
+			w.until("it is being stopped", func() bool {
+				w.r.mu.Lock()
+				defer w.r.mu.Unlock()
+				return w.r.byUID["app-1"].is(podLeaving)
+			})
+			w.report("app-1", gone)
+			tell(w, o)
+			if e := get(w, w.r.Exits()); e.PodID != "app-1" || e.Service != "default/app" || !e.Explains || !e.Outside ||
+				e.Cause != why {
+				t.Errorf("late cause: exit %+v", e)
+			}
+			w.r.podDeleted(o)
+			nothing(w, "a third exit", w.r.Exits())
+			w.r.mu.Lock()
+			defer w.r.mu.Unlock()
+			if len(w.r.gone.unexplained) > 0 {
+				t.Error("it waits for another cause")
+			}
+		})
+	}
+}

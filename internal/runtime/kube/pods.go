@@ -103,6 +103,19 @@ func (r *Runtime) exited(p *pod, status exitStatus) {
 	}
 }
 
+// explainGone delivers why a pod ended that was forgotten as soon as it was gone from its node, if its last state in the
+// API says so.
+func (r *Runtime) explainGone(o *corev1.Pod) {
+	p := r.gone.unexplained[string(o.UID)]
+	if p == nil {
+		return
+	}
+	if why := causeOf(o, p.container); why.text != "" {
+		delete(r.gone.unexplained, p.rt.ID)
+		r.exited(p, exitStatus{code: unknownCode, cause: why})
+	}
+}
+
 // deliverKeptExit delivers the end of the process of a pod that was just delivered, if it has ended.
 func (r *Runtime) deliverKeptExit(p *pod) {
 	if p.exit != nil {
@@ -183,6 +196,9 @@ func (r *Runtime) removed(p *pod) {
 		s.emptySince = now
 	}
 	r.gone.add(p.rt.ID, now)
+	if p.is(podCrashed) && !p.is(podExplained) && p.owner != ownerUnknown {
+		r.gone.await(p)
+	}
 	if p.waiter != nil {
 		p.set(podLeaving)
 		p.waiter.fail(retryable{"pod " + p.name + " is gone while it starts"})

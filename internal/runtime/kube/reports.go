@@ -63,6 +63,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	defer r.mu.Unlock()
 	p := r.ensurePod(string(o.UID), runtime.Key(o.Namespace+"/"+o.Labels[v1alpha1.LabelService]), o.Name)
 	if p == nil {
+		r.explainGone(o)
 		return
 	}
 	if c := o.Annotations[v1alpha1.AnnotationContainer]; c != "" {
@@ -141,6 +142,8 @@ func (r *Runtime) podDeleted(o *corev1.Pod) {
 	defer r.mu.Unlock()
 	p := r.byUID[string(o.UID)]
 	if p == nil {
+		r.explainGone(o)
+		delete(r.gone.unexplained, string(o.UID))
 		return
 	}
 	if code, ended := exitCodeOf(o, p.container); ended {

@@ -14,6 +14,9 @@ const (
 type tombstones struct {
 	at    map[string]time.Time
 	order []string // oldest first
+	// unexplained are the pods whose end was told as a crash, and that the API server still has: kubelet may say why it
+	// has ended one only when the pod's network is gone.
+	unexplained map[string]*pod
 }
 
 func (t *tombstones) add(uid string, now time.Time) {
@@ -22,6 +25,7 @@ func (t *tombstones) add(uid string, now time.Time) {
 	}
 	for len(t.order) > 0 && (len(t.order) >= maxTombstones || now.Sub(t.at[t.order[0]]) > tombstoneAge) {
 		delete(t.at, t.order[0])
+		delete(t.unexplained, t.order[0])
 		t.order = t.order[1:]
 	}
 	if _, found := t.at[uid]; !found {
@@ -33,4 +37,12 @@ func (t *tombstones) add(uid string, now time.Time) {
 func (t *tombstones) has(uid string) bool {
 	_, found := t.at[uid]
 	return found
+}
+
+// await remembers a pod that was added, and whose end is not explained.
+func (t *tombstones) await(p *pod) {
+	if t.unexplained == nil {
+		t.unexplained = map[string]*pod{}
+	}
+	t.unexplained[p.rt.ID] = p
 }
