@@ -31,6 +31,10 @@ import (
 const asDaemon = "WANGELL_TEST_DAEMON"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asServer) != "" {
+		fmt.Fprintln(os.Stderr, serveAsPod())
+		os.Exit(1)
+	}
 	text := os.Getenv(asDaemon)
 	if text == "" {
 		ownns.Main(m.Run)

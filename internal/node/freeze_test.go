@@ -12,10 +12,10 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// emptyCgroup makes a cgroup without processes, in every hierarchy that freezes.
+// emptyCgroup makes a cgroup without processes, in every hierarchy that freezes. Its name is that of a pod on a cluster.
 func emptyCgroup(t *testing.T) (path string) {
 	t.Helper()
-	path = fmt.Sprintf("/wangell-node-test-%d", os.Getpid())
+	path = fmt.Sprintf("/poduid-%d", os.Getpid())
 	for _, place := range []string{"", "freezer"} {
 		root := filepath.Join("/sys/fs/cgroup", place)
 		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {

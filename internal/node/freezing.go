@@ -151,6 +151,9 @@ func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, seq uint64,
 		return false, q.seq, err
 	}
 	q.frozen, q.since = true, monotime.Now()
+	if q.visits != nil {
+		q.visits.since = q.since
+	}
 	d.reportStill(q, "")
 	return true, q.seq, nil
 }

@@ -13,12 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets in struct inet_diag_msg (linux/inet_diag.h).
-const (
-	diagMsgRqueue = 56
-	diagMsgSize   = 72
-)
-
 // sockDiag looks up sockets of one network namespace (sock_diag(7)).
 type sockDiag struct{ socket *nl.SocketHandle }
 
@@ -54,24 +48,6 @@ const (
 // the wildcard address, or a dual-stack IPv6 socket. It makes the kernel look up this one socket. Listing sockets, even
 // with a filter, would walk the machine's whole table of connections, which takes milliseconds if the table is large.
 func (d *sockDiag) hasListener(addr netip.AddrPort) (bool, error) {
-	found, err := d.lookup(addr)
-	return found != nil, err
-}
-
-// hasWaiting reports whether connections to an IPv4 address wait for the program to accept them, as cheaply.
-func (d *sockDiag) hasWaiting(addr netip.AddrPort) (bool, error) {
-	if !addr.Addr().Is4() {
-		return false, nil
-	}
-	found, err := d.lookup(addr)
-	if err != nil || len(found) < diagMsgSize {
-		return false, err
-	}
-	return binary.NativeEndian.Uint32(found[diagMsgRqueue:]) > 0, nil
-}
-
-// lookup returns the inet_diag_msg of the socket that a SYN to an IPv4 address would find; nil if none listens.
-func (d *sockDiag) lookup(addr netip.AddrPort) ([]byte, error) {
 	q := make([]byte, diagReqSize)
 	q[0], q[1] = unix.AF_INET, unix.IPPROTO_TCP
 	binary.NativeEndian.PutUint32(q[diagReqStates:], 1<<tcpListen)
@@ -83,12 +59,9 @@ func (d *sockDiag) lookup(addr netip.AddrPort) ([]byte, error) {
 	}
 	found, err := d.request(nl.SOCK_DIAG_BY_FAMILY, q, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
+		return false, nil
 	}
-	if err != nil || len(found) == 0 || len(found[0]) <= diagMsgState || found[0][diagMsgState] != tcpListen {
-		return nil, err
-	}
-	return found[0], nil
+	return err == nil && len(found) > 0 && len(found[0]) > diagMsgState && found[0][diagMsgState] == tcpListen, err
 }
 
 // openSockDiag is newSockDiag for the network namespace at a path.

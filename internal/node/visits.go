@@ -5,7 +5,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -23,7 +22,9 @@ type visits struct {
 	begin chan struct{}
 	mains []int // the main processes of its containers
 	doors *freezer.Watched
+	local *loopback
 	last  monotime.Time // time of its last use before the freeze
+	since monotime.Time // when it was last frozen; zero if an earlier daemon did that
 	look  bool          // whether it may be frozen only while it is not at work
 }
 
@@ -35,8 +36,11 @@ const (
 	longestVisitPause = 200 * time.Millisecond
 	// visitMost is the longest visit. A pod that is needed for longer counts as running.
 	visitMost = 10 * time.Second
+	// unreadMost is how long ago, when a pod was frozen, a program may have been sent what it is still expected to read.
+	unreadMost = time.Second
 	// lookEvery is the pause between two checks for what causes no event: signals that wait for a frozen pod, such as
-	// from a kubelet that evicts it, and connections from inside its network namespace, as from kubectl port-forward.
+	// from a kubelet that evicts it. The first one after each freeze is also for segments that were on their way to a
+	// socket meanwhile.
 	lookEvery = 5 * time.Second
 	// lookSpan is how long the CPU usage of a pod is measured before it is frozen.
 	lookSpan = time.Second
@@ -79,7 +83,20 @@ func (d *daemon) enclose(q *still) (stop func(), err error) {
 	if err := d.lookAt(q); err != nil {
 		return nil, err
 	}
-	return d.watchDoors(q)
+	return d.watch(q)
+}
+
+// watch begins to watch for visitors that the gate does not see. stop ends that.
+func (d *daemon) watch(q *still) (stop func(), err error) {
+	closeDoors, err := d.watchDoors(q)
+	if err != nil {
+		return nil, err
+	}
+	if q.visits.local, err = watchLoopback(q.visits.netns, func() { notify(q.visits.begin) }); err != nil {
+		closeDoors()
+		return nil, err
+	}
+	return func() { closeDoors(); q.visits.local.close() }, nil
 }
 
 // lookAt returns a keptError if a pod is at work.
@@ -140,6 +157,7 @@ func (d *daemon) guard(q *still, stop func()) {
 	defer diag.close()
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
+	looked := false
 	for {
 		signalled := false
 		select {
@@ -147,7 +165,8 @@ func (d *daemon) guard(q *still, stop func()) {
 			return
 		case <-ticker.C:
 			signalled = freezer.Inside{Mains: q.visits.mains}.Signalled()
-			if !signalled && !d.hasGuests(q, diag) {
+			overlooked := !looked && q.visits.overlooked(diag)
+			if looked = true; !signalled && !overlooked {
 				continue
 			}
 		case <-q.visits.begin:
@@ -156,20 +175,20 @@ func (d *daemon) guard(q *still, stop func()) {
 			d.thaw(q, 0, "")
 			return
 		}
+		looked = false
+		ticker.Reset(lookEvery)
 	}
 }
 
-// hasGuests reports whether connections wait for a frozen pod to accept them.
-func (d *daemon) hasGuests(q *still, diag *sockDiag) bool {
-	q.service.mu.Lock()
-	p := q.service.pods[q.id]
-	var addr netip.AddrPort
-	if p != nil {
-		addr = p.addr
-	}
-	q.service.mu.Unlock()
-	waiting, err := diag.hasWaiting(addr)
-	return err == nil && waiting
+// overlooked reports whether a pod was frozen although it owes an answer.
+func (v *visits) overlooked(diag *sockDiag) bool {
+	owes, err := v.owes(diag)
+	return err == nil && owes
+}
+
+// owes reports whether a pod owes somebody an answer.
+func (v *visits) owes(diag *sockDiag) (bool, error) {
+	return diag.owesAnswer(visitMost, monotime.Now().Sub(v.since)+unreadMost)
 }
 
 // adoptVisits looks after a frozen pod of a cluster that an earlier daemon has frozen. A visit may have been under way.
@@ -178,7 +197,7 @@ func (d *daemon) adoptVisits(q *still) {
 	var stop func()
 	if err == nil {
 		q.visits.last = c.LastAsked
-		stop, err = d.watchDoors(q)
+		stop, err = d.watch(q)
 	}
 	if err != nil {
 		d.log.Warn("a pod that an earlier daemon has frozen runs", "address", q.addr(), "pod", q.id, "error", err)
@@ -243,7 +262,7 @@ func (d *daemon) needed(q *still, diag *sockDiag) (bool, error) {
 	if len(in.Guests) > 0 {
 		return true, nil
 	}
-	return diag.owesAnswer(visitMost)
+	return q.visits.owes(diag)
 }
 
 // errUsed ends a visit to a pod that should run.
@@ -252,6 +271,7 @@ const errUsed = keptError("it is used")
 // refreeze ends a visit. It returns false if another visitor has come. It fails if the pod should run.
 func (d *daemon) refreeze(q *still, diag *sockDiag) (bool, error) {
 	addr := q.addr()
+	q.visits.local.drain()
 	if err := d.gate.SetFrozen(addr, q.id, false); err != nil { // so that the next packet is an event again
 		return false, err
 	}
@@ -272,6 +292,7 @@ func (d *daemon) refreeze(q *still, diag *sockDiag) (bool, error) {
 	if err := d.cgroups.Freeze(ctx, q.cgroup); err != nil {
 		return false, err
 	}
+	q.visits.since = monotime.Now()
 	d.visited.Add(1)
 	return true, nil
 }

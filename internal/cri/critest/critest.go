@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"path"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -46,6 +47,13 @@ type Runtime struct {
 	lists      int
 	stats      map[string]*criv1.ContainerStats
 	lazy       map[string]string // the image of each pod that starts before its image is here, by sandbox
+	places     map[string]place
+}
+
+// place is where the pause container of a pod runs.
+type place struct {
+	cgroup string // of the pod
+	pid    int
 }
 
 // States of a container for Become.
@@ -60,7 +68,7 @@ func New(t *testing.T) *Runtime {
 		t: t, Images: newImages(), Path: filepath.Join(t.TempDir(), "cri.sock"),
 		sandboxes: map[string]*criv1.PodSandboxStatus{}, netns: map[string]string{},
 		containers: map[string]*criv1.ContainerStatus{}, homes: map[string]string{},
-		stats: map[string]*criv1.ContainerStats{}, lazy: map[string]string{},
+		stats: map[string]*criv1.ContainerStats{}, lazy: map[string]string{}, places: map[string]place{},
 		streams: map[chan *criv1.ContainerEventResponse]bool{},
 	}
 	t.Cleanup(f.Stop)
@@ -118,9 +126,11 @@ func (f *Runtime) PodSandboxStatus(_ context.Context,
 	if s == nil {
 		return nil, status.Error(codes.NotFound, "no such sandbox")
 	}
+	at := f.places[s.Id]
 	return &criv1.PodSandboxStatusResponse{Status: s, Info: map[string]string{
-		"info": fmt.Sprintf(`{"pid":0,"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":%q}]}}}`,
-			f.netns[s.Id]),
+		"info": fmt.Sprintf(`{"pid":%d,"runtimeSpec":{"linux":{"cgroupsPath":%q,`+
+			`"namespaces":[{"type":"pid"},{"type":"network","path":%q}]}}}`,
+			at.pid, path.Join(at.cgroup, s.Id), f.netns[s.Id]),
 	}}, nil
 }
 
@@ -262,6 +272,13 @@ func (f *Runtime) Pod(id, name, netns, ip string) {
 	}
 	f.publish(criv1.ContainerEventType_CONTAINER_CREATED_EVENT, id, id)
 	f.publish(criv1.ContainerEventType_CONTAINER_STARTED_EVENT, id, id)
+}
+
+// Place sets the cgroup of a pod, and the process of its pause container in it.
+func (f *Runtime) Place(id, cgroup string, pid int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.places[id] = place{cgroup, pid}
 }
 
 // Container creates a container in a pod.
