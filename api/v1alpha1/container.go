@@ -68,6 +68,12 @@ func Containers(pod *corev1.PodSpec) iter.Seq[*corev1.Container] {
 	}
 }
 
+// IsInit reports whether the container with a name runs to its end before the pod serves: an init container that is no
+// sidecar.
+func (s *WangellServiceSpec) IsInit(name string) bool {
+	return slices.ContainsFunc(s.InitContainers, func(c Container) bool { return c.Name == name && !c.IsSidecar() })
+}
+
 // ContainerNames returns the names of the containers of the service's pods, the main one first, then the init
 // containers. The service must be valid.
 func (s *WangellService) ContainerNames() []string {

@@ -215,7 +215,7 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 		defer cancel()
 	}
 	if f.containerd != "" {
-		executor, err := containerd.NewExecutor(f.containerd, containerd.DefaultNamespace, filepath.Join(c.RunDir, "exec"))
+		executor, err := containerd.NewExecutor(f.containerd, containerd.DefaultNamespace, containerd.PipesDir(c.RunDir))
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -56,7 +55,8 @@ container's own process, and exit with its exit code: 128 + N if signal N has en
 127 if the container has no such program, 126 if it cannot be run. A service that sleeps is
 woken, and does not fall asleep while the command runs. The command ends with its container,
 for example when the manifest changes, with a signal to wangell, and when nobody reads its
-output any more.`,
+output any more. If wangell is killed (kill -9), the command and its children get SIGHUP, and
+SIGKILL five seconds later; what setsid has started stays.`,
 		GroupID: groupRun,
 		Example: `  sudo wangell exec redis -- redis-cli info memory
   sudo wangell exec -it redis sh
@@ -140,7 +140,8 @@ func (f *execFlags) run(cmd *cobra.Command, name string, args []string) error {
 func (f *execFlags) attach(ctx context.Context, cmd *cobra.Command, name string, args []string) error {
 	c := f.g.client()
 	defer c.Close()
-	st, release, err := c.Hold(ctx, name)
+	id := containerd.NewCommandID()
+	st, release, err := c.Hold(ctx, name, id)
 	if err != nil {
 		return err
 	}
@@ -153,7 +154,8 @@ func (f *execFlags) attach(ctx context.Context, cmd *cobra.Command, name string,
 		return err
 	}
 	service := runtime.KeyOf(&st.Service)
-	command := containerd.Command{Args: args, Env: f.env, Dir: f.dir, Stdout: os.Stdout, Stderr: os.Stderr}
+	command := containerd.Command{Args: args, ID: id, RunsOnce: st.Service.Spec.IsInit(f.container), Env: f.env,
+		Dir: f.dir, Stdout: os.Stdout, Stderr: os.Stderr}
 	if f.stdin || f.tty {
 		command.Stdin = os.Stdin
 	}
@@ -168,7 +170,7 @@ func (f *execFlags) attach(ctx context.Context, cmd *cobra.Command, name string,
 	}
 	p := &places{g: f.g, stateDir: instance.DefaultStateDir, containerd: instance.ContainerdAuto}
 	return p.withContainerd(cmd, func(_ context.Context, c *client.Client) error {
-		code, err := containerd.Attach(ctx, c, filepath.Join(f.g.runDir, "exec"),
+		code, err := containerd.Attach(ctx, c, containerd.PipesDir(f.g.runDir),
 			containerd.ContainerID(pod, service, f.container), command)
 		switch {
 		case err != nil:
@@ -182,6 +184,9 @@ func (f *execFlags) attach(ctx context.Context, cmd *cobra.Command, name string,
 
 // explain says why a program was not run in a container of a service.
 func (f *execFlags) explain(s *v1alpha1.WangellService, pod, program string, err error) error {
+	if errors.Is(err, containerd.ErrNotRunning) {
+		return f.notRunning(s)
+	}
 	var cannot *containerd.CommandError
 	if !errors.As(err, &cannot) {
 		return fmt.Errorf("service %s/%s: %s in pod %s: %w", s.Namespace, s.Name, program, pod, err)
@@ -197,6 +202,19 @@ func (f *execFlags) explain(s *v1alpha1.WangellService, pod, program string, err
 		return cli.CodedError{Code: exitNotFound, Err: fmt.Errorf("%s has no program %q: %s", where, program, cannot.Reason)}
 	}
 	return cli.CodedError{Code: exitCannotRun, Err: fmt.Errorf("%s cannot run %q: %s", where, program, cannot.Reason)}
+}
+
+// notRunning says of a container that does not run what to do.
+func (f *execFlags) notRunning(s *v1alpha1.WangellService) error {
+	container := cmp.Or(f.container, s.Name)
+	if !s.Spec.IsInit(container) {
+		return fmt.Errorf("service %s/%s: container %s does not run: it has ended, or is about to be started again: "+
+			"see 'wangell logs %s -c %s'", s.Namespace, s.Name, container, s.Name, container)
+	}
+	names := slices.DeleteFunc(s.ContainerNames(), s.Spec.IsInit)
+	return fmt.Errorf("service %s/%s: container %s is an init container, which has ended before the others started: "+
+		"run the command in another one (-c %s), or see 'wangell logs %s -c %s'", s.Namespace, s.Name, container,
+		strings.Join(names, " or -c "), s.Name, container)
 }
 
 // podFor returns the pod of a service in which a command is to run: the one with an ID, or the first that serves.

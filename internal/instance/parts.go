@@ -18,6 +18,7 @@ import (
 	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/manifest"
 	"wangell.loutres.me/internal/poddns"
+	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/traces"
 )
 
@@ -123,6 +124,11 @@ func (u *up) serveControl() error {
 	server, err := localapi.Serve(localapi.Config{
 		Path: u.controlSocket(), Services: local{u.controller, u.daemon, u.services}, Broken: u.broken.get, Log: u.Log,
 		Dashboard: u.dashboard.Handler,
+		EndCommand: func(k runtime.Key, id string) {
+			if err := u.runtime.EndCommand(k, id); err != nil {
+				u.Log.Warn("a command of 'wangell exec' whose client is gone may go on", "error", err)
+			}
+		},
 		Versions: func(ctx context.Context) map[string]string {
 			versions := map[string]string{"wangell": buildinfo.Version}
 			maps.Copy(versions, u.runtime.Versions(ctx))

@@ -21,6 +21,8 @@ type Handler struct {
 	Broken func() []BrokenFile
 	// Versions returns the versions of the instance's programs, by name; may be nil.
 	Versions func(ctx context.Context) map[string]string
+	// EndCommand ends a command of a client that is gone in a service, by its ID; may be nil.
+	EndCommand func(key runtime.Key, id string)
 	// Dashboard returns the dashboard, with actions or read-only. Of does not guard it; may be nil.
 	Dashboard func(actions bool) http.Handler
 }
@@ -79,7 +81,7 @@ func (h Handler) Routes() http.Handler {
 	})
 	with("POST /v1/traffic", setTraffic)
 	with("POST /v1/wake", wake)
-	with("POST /v1/hold", hold)
+	with("POST /v1/hold", hold(h.EndCommand))
 	with("POST /v1/restart", restart)
 	with("GET /v1/stats", stats)
 	with("GET /v1/logs", logs)

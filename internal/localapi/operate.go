@@ -57,7 +57,20 @@ var (
 	wake = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
 		answer(w, nil, o.Wake(r.Context(), key))
 	})
-	hold = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+	restart = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+		n, err := o.Restart(r.Context(), key)
+		answer(w, Restarted{n}, err)
+	})
+	stats = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+		list, err := o.Stats(r.Context(), key)
+		answer(w, append([]controller.PodUsage{}, list...), err)
+	})
+)
+
+// hold returns the handler that keeps a service awake until its client is gone. Then it ends the command of the client,
+// if that has one: a client that was killed could not.
+func hold(endCommand func(key runtime.Key, id string)) func(http.ResponseWriter, *http.Request, Services) {
+	return operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
 		release, err := o.Hold(r.Context(), key)
 		if err != nil {
 			answer(w, nil, err)
@@ -72,16 +85,13 @@ var (
 		if http.NewResponseController(w).Flush() == nil {
 			<-r.Context().Done()
 		}
+		// When this server closes, the pods end.
+		id := r.FormValue("command")
+		if id != "" && endCommand != nil && !errors.Is(context.Cause(r.Context()), http.ErrServerClosed) {
+			endCommand(key, id)
+		}
 	})
-	restart = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
-		n, err := o.Restart(r.Context(), key)
-		answer(w, Restarted{n}, err)
-	})
-	stats = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
-		list, err := o.Stats(r.Context(), key)
-		answer(w, append([]controller.PodUsage{}, list...), err)
-	})
-)
+}
 
 // Wake wakes a service, and returns once it serves. Its idle timeout begins then.
 func (c *Client) Wake(ctx context.Context, name string) error {
@@ -89,9 +99,14 @@ func (c *Client) Wake(ctx context.Context, name string) error {
 }
 
 // Hold wakes a service, returns its status once it serves, and keeps it from falling asleep until release is called
-// or ctx ends.
-func (c *Client) Hold(ctx context.Context, name string) (st controller.Status, release func(), err error) {
-	resp, err := c.do(ctx, http.MethodPost, "/v1/hold", url.Values{"service": {name}})
+// or ctx ends. The instance then ends the command with an ID that the caller has attached to in the service, also if
+// the caller was killed; empty for none.
+func (c *Client) Hold(ctx context.Context, name, command string) (st controller.Status, release func(), err error) {
+	q := url.Values{"service": {name}}
+	if command != "" {
+		q.Set("command", command)
+	}
+	resp, err := c.do(ctx, http.MethodPost, "/v1/hold", q)
 	if err != nil {
 		return st, nil, err
 	}

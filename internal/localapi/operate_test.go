@@ -4,6 +4,7 @@ package localapi
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"testing"
@@ -30,7 +31,7 @@ func TestUserOperatesAService(t *testing.T) {
 			t.Errorf("%+v, %v", list, err)
 		}
 	}
-	st, release, err := c.Hold(ctx, "redis")
+	st, release, err := c.Hold(ctx, "redis", "")
 	if err != nil || st.Service.Name != "redis" || len(st.Pods) != 2 || f.held.Load() != 1 {
 		t.Fatalf("%+v, %v, held %d", st, err, f.held.Load())
 	}
@@ -47,7 +48,7 @@ func TestUserOperatesAService(t *testing.T) {
 	if err := c.Wake(ctx, "redis"); err == nil || err.Error() != "image missing" {
 		t.Errorf("%v", err)
 	}
-	if _, _, err := c.Hold(ctx, "redis"); err == nil || err.Error() != "image missing" {
+	if _, _, err := c.Hold(ctx, "redis", ""); err == nil || err.Error() != "image missing" {
 		t.Errorf("%v", err)
 	}
 }
@@ -64,5 +65,43 @@ func TestOnlyOneMachineOperatesServices(t *testing.T) {
 	var refused *Error
 	if err := c.Wake(t.Context(), "redis"); !errors.As(err, &refused) || refused.Code != http.StatusNotImplemented {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestCommandEndsWithItsClientAndNotWithTheServer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	f, ended := &fake{}, make(chan string, 10)
+	s, err := Serve(Config{Path: path, Services: f, EndCommand: func(k runtime.Key, id string) {
+		ended <- fmt.Sprint(k, " ", id, " held ", f.held.Load())
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewClient(path)
+	defer c.Close()
+	hold := func(id string) (release func()) {
+		t.Helper()
+		_, release, err := c.Hold(t.Context(), "redis", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return release
+	}
+	hold("one")()
+	if got, want := <-ended, "default/redis one held 1"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	hold("")()
+	defer hold("two")()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for f.held.Load() != 0 {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case got := <-ended:
+		t.Errorf("ended %q", got)
+	default:
 	}
 }

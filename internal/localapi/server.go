@@ -9,7 +9,8 @@
 //	GET  /v1/wakes?service=NAME           []lifecycle.Waterfall; of all services without NAME
 //	POST /v1/sleep?service=NAME           204 once nothing of the service's pods is left
 //	POST /v1/wake?service=NAME            204 once it serves
-//	POST /v1/hold?service=NAME            controller.Status once it serves; it stays awake until the request ends
+//	POST /v1/hold?service=NAME            controller.Status once it serves; it stays awake until the request ends,
+//	                                      which also ends the command with the ID in command=ID
 //	POST /v1/restart?service=NAME         Restarted, once new pods serve
 //	GET  /v1/stats?service=NAME           []controller.PodUsage; of all services without NAME
 //	GET  /v1/logs?service=NAME&container=C&tail=N&follow=true   the output of the pods, as text
@@ -34,6 +35,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"wangell.loutres.me/internal/runtime"
 )
 
 // closeTimeout bounds the time that Close waits for requests to end.
@@ -50,6 +53,8 @@ type Config struct {
 	Dashboard func(actions bool) http.Handler
 	// Versions returns the versions of the instance's programs, by name; may be nil.
 	Versions func(ctx context.Context) map[string]string
+	// EndCommand ends a command of a client that is gone in a service, by its ID; may be nil.
+	EndCommand func(key runtime.Key, id string)
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -58,7 +63,7 @@ type Config struct {
 type Server struct {
 	cfg    Config
 	http   *http.Server
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	done   chan struct{}
 }
 
@@ -74,8 +79,9 @@ func Serve(cfg Config) (*Server, error) {
 	handler := Handler{
 		Of:     func(*http.Request) (Services, error) { return cfg.Services, nil },
 		Broken: cfg.Broken, Versions: cfg.Versions, Dashboard: cfg.Dashboard,
+		EndCommand: cfg.EndCommand,
 	}.Routes()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	s := &Server{cfg: cfg, cancel: cancel, done: make(chan struct{})}
 	s.http = &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10,
@@ -113,7 +119,7 @@ func listen(path string) (net.Listener, error) {
 
 // Close cancels all requests and removes the socket.
 func (s *Server) Close() error {
-	s.cancel()
+	s.cancel(http.ErrServerClosed)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	err := s.http.Shutdown(ctx)

@@ -17,6 +17,7 @@ const Tick = time.Second / 100
 const (
 	StatState     = 3 - statFirst
 	StatParent    = 4 - statFirst
+	StatSession   = 6 - statFirst
 	StatUserTime  = 14 - statFirst // in ticks; then that in the kernel, and both of its ended children
 	StatStartTime = 22 - statFirst // in ticks since boot, those of suspension included
 

@@ -21,7 +21,8 @@ func TestUserOperatesServices(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello", more: "resources: {limits: {memory: 64Mi, cpu: 500m}}"}, service{name: "resting"},
 		service{name: "short", idle: 1}, service{name: "pair", more: "containers: [{name: second, image: " + serverTag +
-			", env: [{name: PORT, value: '8081'}, {name: VERSION, value: of the second}]}]"})
+			", env: [{name: PORT, value: '8081'}, {name: VERSION, value: of the second}]}]\n" +
+			"initContainers: [{name: first, image: " + serverTag + ", env: [{name: MODE, value: done}]}]"})
 	if out := l.must(t, "restart", "hello"); !strings.Contains(out, "nothing to restart") {
 		t.Errorf("restart of a service that sleeps: %s", out)
 	}
@@ -77,6 +78,8 @@ func TestUserOperatesServices(t *testing.T) {
 		{127, `has no program "/none"`, []string{"hello", "--", "/none"}},
 		{126, `container second (image ` + serverTag + `) cannot run "/proc": permission denied`,
 			[]string{"-c", "second", "pair", "--", "/proc"}},
+		{1, "container first is an init container, which has ended before the others started: run the command in another " +
+			"one (-c pair or -c second), or see 'wangell logs pair -c first'", []string{"-c", "first", "pair", "/server"}},
 		{126, `chdir to cwd ("/none")`, []string{"-w", "/none", "hello", "--", "/server"}},
 	} {
 		out, err := command(c.args...).CombinedOutput()
@@ -103,11 +106,11 @@ func TestUserOperatesServices(t *testing.T) {
 		}
 	}
 	if _, err := l.wangell("logs", "pair", "-c", "third"); err == nil ||
-		!strings.Contains(err.Error(), `no container "third": its containers are pair, second`) {
+		!strings.Contains(err.Error(), `no container "third": its containers are pair, first, second`) {
 		t.Errorf("logs of a container that is not there: %v", err)
 	}
 	if out, err := command("-c", "third", "pair", "/server").CombinedOutput(); err == nil ||
-		!strings.Contains(string(out), `no container "third": its containers are pair, second`) {
+		!strings.Contains(string(out), `no container "third": its containers are pair, first, second`) {
 		t.Errorf("exec in a container that is not there: %v: %s", err, out)
 	}
 	first, second := l.must(t, "logs", "pair"), l.must(t, "logs", "pair", "-c", "second")
@@ -132,7 +135,7 @@ func TestUserOperatesServices(t *testing.T) {
 	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
 		t.Errorf("exec that is interrupted: %v", err)
 	}
-	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
 		cmd = command("-e", "MODE=deaf", "short", "/server")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -141,7 +144,10 @@ func TestUserOperatesServices(t *testing.T) {
 		if err := cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 128+int(s) {
+		err := cmd.Wait()
+		if s == syscall.SIGKILL {
+			eventually(t, "the command ends with its client", func() bool { return l.deafIn(t, "short") == 0 })
+		} else if !errors.As(err, &exit) || exit.ExitCode() != 128+int(s) {
 			t.Errorf("exec that gets %v: %v", s, err)
 		}
 		if n := l.deafIn(t, "short"); n > 0 {

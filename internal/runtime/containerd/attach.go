@@ -3,6 +3,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -25,6 +26,10 @@ type Size struct{ Width, Height int }
 // Command is a command for a person or a script, with streams of its own.
 type Command struct {
 	Args []string
+	// RunsOnce is set if the container, once it has ended, is not started again: then the command does not wait for it.
+	RunsOnce bool
+	// ID is one of NewCommandID, by which EndCommand finds the command. Default: a new one.
+	ID string
 	// Env has further variables as NAME=VALUE. They replace those of the pod.
 	Env []string
 	// Dir is the working directory. Default: that of the pod's own process.
@@ -41,9 +46,9 @@ type Command struct {
 }
 
 // Attach runs a command in a pod as Executor.Exec does, connected to its streams, and returns its exit code once it and
-// its output have ended; 128+n for signal n. It kills the command when ctx ends, and when its output cannot be written;
-// the error then wraps that of ctx, or of the writer. If the container cannot run it, the error is a CommandError. dir
-// is a folder for pipes.
+// its output have ended; 128+n for signal n. It kills the command and its children when ctx ends, and when its output
+// cannot be written; the error then wraps that of ctx, or of the writer. If the container cannot run it, the error is a CommandError, and
+// if the container does not run, ErrNotRunning. dir is a folder for pipes.
 func Attach(ctx context.Context, c *client.Client, dir, pod string, command Command) (code int, err error) {
 	caller := ctx
 	ctx, fail := context.WithCancelCause(ctx)
@@ -57,7 +62,11 @@ func Attach(ctx context.Context, c *client.Client, dir, pod string, command Comm
 			err = context.Cause(ctx)
 		}
 	}()
-	task, process, err := runningProcessOf(ctx, c, pod)
+	patience := execPatience
+	if command.RunsOnce {
+		patience = 0
+	}
+	task, process, err := runningProcessOf(ctx, c, pod, patience)
 	if err != nil {
 		return 0, err
 	}
@@ -83,7 +92,7 @@ func Attach(ctx context.Context, c *client.Client, dir, pod string, command Comm
 	}
 	beyond, cancel := outlast(ctx, execPatience)
 	defer cancel()
-	p, err := task.Exec(beyond, execID("exec-"), process, cio.NewCreator(options...))
+	p, err := task.Exec(beyond, cmp.Or(command.ID, NewCommandID()), process, cio.NewCreator(options...))
 	if err != nil {
 		return 0, native(err)
 	}
@@ -96,18 +105,36 @@ func Attach(ctx context.Context, c *client.Client, dir, pod string, command Comm
 	})
 	stop()
 	watchers.Wait()
-	if err == nil {
+	switch {
+	case err == nil:
 		awaitOutput(ctx, p, out, stderr)
+	case p.Pid() != 0:
+		err = errors.Join(err, kill(ctx, session{c, pod, p.Pid()}))
 	}
 	return code, errors.Join(err, remove(ctx, p))
 }
 
+// kill kills the processes of a command that is interrupted.
+func kill(ctx context.Context, s session) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), execPatience)
+	defer cancel()
+	return s.end(ctx, 0)
+}
+
+// ErrNotRunning says that a container of a pod does not run.
+var ErrNotRunning = errors.New("the container does not run")
+
 // runningProcessOf is processOf for a container that may be about to start: a pod serves before all its containers run.
-func runningProcessOf(ctx context.Context, c *client.Client, pod string) (client.Task, *specs.Process, error) {
+// After the patience, the error is ErrNotRunning.
+func runningProcessOf(ctx context.Context, c *client.Client, pod string, patience time.Duration) (client.Task,
+	*specs.Process, error) {
 	for begin := time.Now(); ; {
 		task, process, err := processOf(ctx, c, pod)
-		if !errdefs.IsNotFound(err) || time.Since(begin) > execPatience {
+		if !errdefs.IsNotFound(err) {
 			return task, process, err
+		}
+		if time.Since(begin) >= patience {
+			return nil, nil, fmt.Errorf("%w: %w", ErrNotRunning, err)
 		}
 		select {
 		case <-ctx.Done():

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -28,7 +27,7 @@ func TestAttachedCommandHasStreamsATerminalAndAnExitCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := runtimetest.Look(t, p).Args[0]
-	dir := filepath.Join(r.cfg.RunDir, "exec")
+	dir := PipesDir(r.cfg.RunDir)
 	attach := func(ctx context.Context, c Command) (int, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()

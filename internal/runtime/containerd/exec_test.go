@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +27,7 @@ func TestExecHasTheRightsOfThePodAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := runtimetest.Look(t, p)
-	dir := filepath.Join(r.cfg.RunDir, "exec")
+	dir := PipesDir(r.cfg.RunDir)
 	e, err := NewExecutor(r.Address(), r.cfg.Namespace, dir)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@
 //
 //	PORT          port to listen on, default 8080
 //	BIND          address to listen on, default all
-//	MODE          http (default), lines, exit, deaf, taken
+//	MODE          http (default), lines, exit, done, deaf, taken
 //	LISTEN_DELAY  delay before it listens, such as 500ms
 //	READY_DELAY   time after it listens in which it answers every request with 503
 //	STOP_DELAY    time between SIGTERM and its exit
@@ -17,8 +17,8 @@
 // a name or the names of an address, /udp?target=HOST:PORT with what becomes of a datagram, and /slow?for=100ms after
 // a delay; /hold?bytes=1000000 allocates memory. Mode lines greets each client with an Answer on a line and repeats
 // each line, except "reset", which resets the connection, and "close", which closes it; when the client has closed its
-// half, the server writes the number of bytes. Mode exit prints a message and exits with status 3, deaf never listens,
-// and taken finds its port in use.
+// half, the server writes the number of bytes. Mode exit prints a message and exits with status 3, done exits with 0, deaf
+// never listens, and taken finds its port in use.
 package main
 
 import (
@@ -82,6 +82,8 @@ func run() error {
 	case "exit":
 		fmt.Fprintln(os.Stderr, "server: no configuration: /etc/app.conf is missing")
 		os.Exit(3)
+	case "done":
+		os.Exit(0)
 	case "deaf":
 		fmt.Println("server: deaf")
 		return nil

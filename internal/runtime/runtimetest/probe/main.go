@@ -10,7 +10,8 @@
 //	/exit?code=  exits with a status
 //
 // As "probe run look" it prints that description, as "probe run shout" it prints a megabyte and exits with status 7,
-// and as "probe run hang" it runs until it is killed. As "probe run cat" it copies its input to its output and exits
+// and as "probe run hang" it runs until it is killed. As "probe run parent" it has a child that hangs, and on SIGHUP
+// leaves the file /dev/shm/hangup and exits; as "probe run stubborn" both ignore SIGHUP. As "probe run cat" it copies its input to its output and exits
 // with status 5, and as "probe run tty" it prints the size of its terminal, waits for a word, and exits. These are
 // commands for a pod that runs already.
 //
@@ -27,6 +28,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -170,6 +172,21 @@ func run(what string) {
 		var word string
 		_, _ = fmt.Scan(&word)
 		fmt.Println("read", word)
+		os.Exit(0)
+	case "parent", "stubborn": // has a child; the first leaves a file on SIGHUP, the second and its child ignore it
+		hangup := make(chan os.Signal, 1)
+		if signal.Notify(hangup, syscall.SIGHUP); what == "stubborn" {
+			signal.Ignore(syscall.SIGHUP)
+		}
+		child := exec.Command(os.Args[0], "run", "hang")
+		child.Stdout = os.Stdout
+		if err := child.Start(); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("has a child")
+		<-hangup
+		_ = os.WriteFile("/dev/shm/hangup", []byte("SIGHUP"), 0o644)
 		os.Exit(0)
 	}
 	time.Sleep(24 * time.Hour)
