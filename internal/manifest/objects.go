@@ -14,20 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
 	"wangell.loutres.me/api/v1alpha1"
 )
-
-// object is a Secret or a ConfigMap, to which services of its namespace refer.
-type object struct {
-	objectID
-	values map[string][]byte
-	at     place
-}
-
-// objectID names an object.
-type objectID struct{ kind, namespace, name string }
-
-func (o objectID) String() string { return o.kind + " " + o.namespace + "/" + o.name }
 
 // maxObjectSize is the largest sum of an object's values in bytes, as in Kubernetes.
 const maxObjectSize = 1 << 20

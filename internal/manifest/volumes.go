@@ -10,15 +10,6 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// volumeUse is the first service that uses a persistent volume, or the first that may write to it.
-type volumeUse struct {
-	key    runtime.Key
-	at     place
-	size   int64
-	writes bool
-	shared bool
-}
-
 // volumeConflicts checks the persistent volumes of a service against those of the services loaded before it.
 func (l *loader) volumeConflicts(d *decoder, doc *document, s *v1alpha1.WangellService) {
 	key := runtime.KeyOf(s)

@@ -6,41 +6,16 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 )
-
-// Versions of the programs. checkVersions compares them with the go.mod files below modules.
-const (
-	kubernetesVersion = "v1.34.4"
-	etcdVersion       = "v3.6.4"
-	containerdVersion = "v2.4.2"
-	corednsVersion    = "v1.14.6"
-	cniVersion        = "v1.9.1"
-	flannelVersion    = "v0.28.4"
-	ciliumVersion     = "v1.20.2"
-	metricsVersion    = "v0.9.0"
-)
-
-// module is a Go module below modules, whose programs are built by one go build: it compiles the packages that they
-// share once, and links one program while it compiles for the next.
-type module struct {
-	name    string
-	ldflags string // for all its programs; a -X for a package that a program lacks has no effect
-	cni     string // the pod network that needs the module; empty: every cluster does
-	// programs maps the packages to the names of their programs.
-	programs map[string]string
-}
 
 // modules returns everything that clusters need, in the order in which it is built.
 func modules() []module {
@@ -74,22 +49,6 @@ func modules() []module {
 		}},
 	}
 }
-
-// builtName returns the name that go build gives to the program of a package: the last element of its path, or the one
-// before if that is a major version.
-func (m module) builtName(pkg string) string {
-	if pkg == "." {
-		return m.name
-	}
-	base := filepath.Base(pkg)
-	if regexp.MustCompile(`^v[0-9]+$`).MatchString(base) {
-		base = filepath.Base(filepath.Dir(pkg))
-	}
-	return base
-}
-
-// tags leave out what needs C libraries or is not used here.
-const tags = "no_btrfs no_devmapper no_zfs no_aufs"
 
 // findSource returns the source folder of this program, which is the working folder of `go run -C test/cluster .`.
 func findSource() (string, error) {
@@ -206,41 +165,6 @@ func buildCommon(ctx context.Context, source, cni string, out io.Writer) (string
 	return bin, nil
 }
 
-// buildModule builds the programs of a module that the folder lacks, and returns their number.
-func buildModule(ctx context.Context, source, bin string, m module, out io.Writer) (int, error) {
-	var missing []string
-	for _, pkg := range slices.Sorted(maps.Keys(m.programs)) {
-		if !exists(filepath.Join(bin, m.programs[pkg])) {
-			missing = append(missing, pkg)
-		}
-	}
-	if len(missing) == 0 {
-		return 0, nil
-	}
-	dir, err := os.MkdirTemp(bin, "new-")
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(dir)
-	start := time.Now()
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-gcflags=all=-dwarf=false",
-		"-buildvcs=false",
-		"-tags", tags, "-ldflags", "-s -w " + m.ldflags, "-o", dir + "/"}, missing...)...)
-	cmd.Dir = filepath.Join(source, "modules", m.name)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("build programs of module %s: %w\n%s", m.name, err, text)
-	}
-	// Renamed, so that a program is complete or missing.
-	for _, pkg := range missing {
-		if err := os.Rename(filepath.Join(dir, m.builtName(pkg)), filepath.Join(bin, m.programs[pkg])); err != nil {
-			return 0, fmt.Errorf("module %s: %w", m.name, err)
-		}
-	}
-	fmt.Fprintf(out, "module %-16s %d programs %7.1f s\n", m.name, len(missing), time.Since(start).Seconds())
-	return len(missing), nil
-}
-
 // buildPause builds the program of the pause image, which is written in C.
 func buildPause(ctx context.Context, source, bin string) error {
 	pause := filepath.Join(bin, "pause")
@@ -257,11 +181,6 @@ func buildPause(ctx context.Context, source, bin string) error {
 		return fmt.Errorf("build pause: %w\n%s", err, text)
 	}
 	return os.Rename(pause+".new", pause)
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return !errors.Is(err, os.ErrNotExist)
 }
 
 // packages maps the programs that come from Debian to their packages.

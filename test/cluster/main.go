@@ -28,28 +28,11 @@ import (
 // /proc/PID/ns/net, which is that of the main thread, always is the namespace of the process.
 func init() { runtime.LockOSThread() }
 
-const defaultName = "wangell"
-
 // command is a command of the program.
 type command struct {
 	name, args, help string
 	run              func(ctx context.Context, o *options, args []string) error
 	flags            func(fs *flag.FlagSet, o *options)
-}
-
-// options are the flags of all commands.
-type options struct {
-	name, dir, cni, proxyMode, node string
-	nodes                           int
-	client, control, keepLogs       bool
-	timeout, nodeGrace              time.Duration
-}
-
-func (o *options) folder() string {
-	if o.dir != "" {
-		return o.dir
-	}
-	return "/var/tmp/wangell-cluster-" + o.name
 }
 
 func commands() []command {
@@ -240,23 +223,6 @@ func runStatus(ctx context.Context, o *options, _ []string) error {
 	}
 	_, err = os.Stdout.Write(b)
 	return err
-}
-
-// openState reads the state of a cluster and locks it against other commands.
-func openState(o *options) (*state, func(), error) {
-	if _, err := loadState(o.folder()); err != nil {
-		return nil, nil, err
-	}
-	unlock, err := lock(o.folder())
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := loadState(o.folder())
-	if err != nil {
-		unlock()
-		return nil, nil, err
-	}
-	return s, unlock, nil
 }
 
 func runExec(ctx context.Context, o *options, args []string) error {

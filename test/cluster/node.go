@@ -3,11 +3,14 @@
 package main
 
 import (
+	"context"
 	"crypto/md5"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
 // Names of the services of a node, in the order of their start.
@@ -22,43 +25,10 @@ const (
 // containerdSocket is where containerd listens, as seen in the node.
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// nodeServices returns the services of a node.
-func nodeServices(p plan, n nodePlan, bin string) []service {
-	s := func(name string, args ...string) service { return nodeService(p, n, bin, name, args...) }
-	all := []service{
-		s(containerdService, "--config=/etc/containerd/config.toml", "--log-level=warn"),
-		s(kubeletService, "--config=/etc/kubernetes/kubelet.json", "--kubeconfig=/etc/kubernetes/kubelet.conf",
-			"--hostname-override="+n.Name, "--node-ip="+n.IP.String(), "--root-dir=/var/lib/kubelet",
-			"--housekeeping-interval=30s", "--v=1"),
-		// Flags instead of a file, which each kube-proxy would watch: see checkInotify. The limits of conntrack belong to the
-		// whole host and are not changed.
-		s(proxyService, "--kubeconfig="+filepath.Join(p.Dir, "kube-proxy.conf"), "--proxy-mode="+p.ProxyMode,
-			"--cluster-cidr="+p.Pods.String(), "--hostname-override="+n.Name,
-			"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0s",
-			"--conntrack-tcp-timeout-close-wait=0s", "--healthz-bind-address=0.0.0.0:10256",
-			"--metrics-bind-address=127.0.0.1:10249", "--v=1"),
-	}
-	if p.CNI == cniFlannel {
-		all = append(all, s(flannelService, "--kubeconfig="+filepath.Join(p.Dir, "flannel.conf"), "--node="+n.Name,
-			"--iface="+nodeInterface, "--net-conf=/etc/kube-flannel/net-conf.json"))
-	}
-	if p.CNI == cniCilium {
-		all = append(all, ciliumAgent(p, n, bin))
-	}
-	return all
-}
-
 // nodeService is a program of the node that is called like its service.
 func nodeService(p plan, n nodePlan, bin, name string, args ...string) service {
 	return service{Name: name, Argv: append([]string{filepath.Join(bin, name)}, args...), Env: programEnv(bin),
 		Log: filepath.Join(p.machineDir(n.Name), "log", name+".log")}
-}
-
-// proxyCleanup returns the program that removes the rules of a kube-proxy of either mode.
-func proxyCleanup(p plan, n nodePlan, bin string) service {
-	return service{Name: "kube-proxy-cleanup", Argv: []string{filepath.Join(bin, "kube-proxy"), "--cleanup"},
-		Env: programEnv(bin),
-		Log: filepath.Join(p.machineDir(n.Name), "log", "kube-proxy.log")}
 }
 
 // writeNodeFiles writes the configuration of a node into the upper layer of its /etc. It must not be called while the
@@ -207,4 +177,20 @@ func kubeletConfig(p plan, n nodePlan) map[string]any {
 		"serializeImagePulls":      false,
 		"enableProfilingHandler":   false,
 	}
+}
+
+// refreshNode looks up the process ids of a node's services, which change when a service is started again.
+func refreshNode(ctx context.Context, n *clusterfile.Node) error {
+	pids, err := machineServices(ctx, n.Dir)
+	if err != nil {
+		return err
+	}
+	here, err := hostPids(n.HolderPid)
+	if err != nil {
+		return err
+	}
+	n.ContainerdPid, n.KubeletPid = here[pids[containerdService]], here[pids[kubeletService]]
+	n.ProxyPid = here[pids[proxyService]]
+	n.ContainerdSocket = fmt.Sprintf("/proc/%d/root%s", n.HolderPid, containerdSocket)
+	return nil
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -64,22 +63,6 @@ func loadState(dir string) (*state, error) {
 		return nil, err
 	}
 	return &state{*c}, nil
-}
-
-// refreshNode looks up the process ids of a node's services, which change when a service is started again.
-func refreshNode(ctx context.Context, n *clusterfile.Node) error {
-	pids, err := machineServices(ctx, n.Dir)
-	if err != nil {
-		return err
-	}
-	here, err := hostPids(n.HolderPid)
-	if err != nil {
-		return err
-	}
-	n.ContainerdPid, n.KubeletPid = here[pids[containerdService]], here[pids[kubeletService]]
-	n.ProxyPid = here[pids[proxyService]]
-	n.ContainerdSocket = fmt.Sprintf("/proc/%d/root%s", n.HolderPid, containerdSocket)
-	return nil
 }
 
 // lock locks a folder against concurrent commands. It waits for the lock.

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -12,7 +11,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -25,9 +23,6 @@ var corednsManifest string
 
 //go:embed flannel.yaml
 var flannelManifest string
-
-//go:embed cilium.yaml
-var ciliumManifest string
 
 // up starts a cluster and returns once every node is Ready and its DNS answers.
 func up(ctx context.Context, p plan, bin string, out io.Writer) error {
@@ -272,24 +267,6 @@ func nodeObjects(p plan) string {
 			n.Name, n.Pods, n.Pods)
 	}
 	return b.String()
-}
-
-// kubectl runs kubectl with the cluster's kubeconfig and returns its output.
-func kubectl(ctx context.Context, s *state, stdin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, "kubectl"),
-		append([]string{"--kubeconfig=" + s.Kubeconfig}, args...)...)
-	cmd.Stdin = strings.NewReader(stdin)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
-	}
-	return stdout.String(), nil
-}
-
-func apply(ctx context.Context, s *state, manifest string) error {
-	_, err := kubectl(ctx, s, manifest, "apply", "-f", "-")
-	return err
 }
 
 // waitNode waits until a node is Ready.

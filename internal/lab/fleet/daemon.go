@@ -5,95 +5,10 @@ package fleet
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
-
-// milestone is something that every daemon reaches.
-type milestone struct {
-	want int
-	done chan struct{} // closed when all have reached it
-
-	mu    sync.Mutex
-	begin time.Time
-	took  map[int]time.Duration // by daemon
-}
-
-func newMilestone(want int) *milestone {
-	return &milestone{want: want, done: make(chan struct{}), begin: time.Now(), took: map[int]time.Duration{}}
-}
-
-// reach records that a daemon has reached it; only the first time counts.
-func (m *milestone) reach(daemon int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, again := m.took[daemon]; again {
-		return
-	}
-	m.took[daemon] = time.Since(m.begin)
-	if len(m.took) == m.want {
-		close(m.done)
-	}
-}
-
-// count returns how many daemons have reached it.
-func (m *milestone) count() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.took)
-}
-
-// milliseconds returns the times, sorted.
-func (m *milestone) milliseconds() []float64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var all []float64
-	for _, d := range m.took {
-		all = append(all, milliseconds(d))
-	}
-	slices.Sort(all)
-	return all
-}
-
-// gathering is a time at which all daemons connect to a controller.
-type gathering struct {
-	connected, table, nodes, pods *milestone
-	warm                          int32 // services with a serving pod
-}
-
-func newGathering(daemons int, warm int) *gathering {
-	return &gathering{
-		connected: newMilestone(daemons), table: newMilestone(daemons), nodes: newMilestone(daemons),
-		pods: newMilestone(daemons), warm: int32(warm),
-	}
-}
-
-// wake is the wake of one service.
-type wake struct {
-	asked  atomic.Int64 // monotime.Time of the WAKE; 0 before it
-	daemon int          // that asked
-	asker  atomic.Int64 // monotime.Time at which that daemon had the serving pod
-	known  atomic.Int32 // number of daemons that have it
-	all    atomic.Int64 // monotime.Time at which the last daemon had it
-}
-
-// daemon is the wire's client over a simulated gate. Its fields are used by the client's handlers only.
-type daemon struct {
-	fleet  *fleet
-	number int
-	client *wire.Client
-
-	gathering *gathering // of this session
-	epoch     uint32     // number of this session
-	serving   []uint32   // by service: the session in which it was reported to have a serving pod; 0 for none
-	warm      int32      // services that were, in this session
-	nodes     int        // of the list that is being received
-}
 
 // startDaemon starts daemon n.
 func (f *fleet) startDaemon(n int) (*daemon, error) {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"wangell.loutres.me/internal/lab"
@@ -20,20 +19,6 @@ import (
 
 // partTimeout is how long each part of the experiment may take until every daemon is up to date.
 const partTimeout = 5 * time.Minute
-
-// fleet is one run.
-type fleet struct {
-	params  Params
-	key     wire.Key
-	out     lab.Output
-	leader  *process
-	daemons []*daemon
-
-	gathering atomic.Pointer[gathering]
-	wakes     []wake // by service
-	wakesLeft atomic.Int64
-	allKnow   chan struct{} // closed when every daemon has the pods of all woken services
-}
 
 // Run implements lab.Params.
 func (p *Params) Run(ctx context.Context, out lab.Output) ([]*report.Report, error) {
@@ -292,6 +277,3 @@ func (f *fleet) counters() (sum wire.Counters) {
 	}
 	return sum
 }
-
-// milliseconds converts a duration to milliseconds, with a resolution of 1 µs.
-func milliseconds(d time.Duration) float64 { return report.Milliseconds(d) }

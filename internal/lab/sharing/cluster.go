@@ -6,7 +6,6 @@ package sharing
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -76,39 +75,6 @@ type Cluster struct {
 	leader *controller.Controller
 	wanted []controller.Service
 	pods   *pods
-}
-
-// Start starts a cluster, and returns once each node is connected. It needs root.
-func Start(ctx context.Context, cfg Config) (_ *Cluster, err error) {
-	c := &Cluster{cfg: cfg, dir: filepath.Join(cfg.Dir, "s"), pods: newPods()} // short, because of the sockets in it
-	if err := os.Mkdir(c.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make a folder for nodes: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.Close())
-		}
-	}()
-	if _, err := rand.Read(c.key[:]); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(c.keyFile(), c.key[:], 0o600); err != nil {
-		return nil, err
-	}
-	if err := c.lead(ctx); err != nil {
-		return nil, err
-	}
-	c.Nodes = make([]*Node, len(cfg.Nodes))
-	errs := make([]error, len(cfg.Nodes))
-	var starting sync.WaitGroup
-	for i := range cfg.Nodes {
-		starting.Go(func() { c.Nodes[i], errs[i] = c.startNode(ctx, i) })
-	}
-	starting.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return c, nil
 }
 
 func (c *Cluster) keyFile() string { return filepath.Join(c.dir, "wire.key") }

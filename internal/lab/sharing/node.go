@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -54,39 +53,6 @@ type Node struct {
 	http       http.Client
 }
 
-// startNode starts a node and returns once it is connected.
-func (c *Cluster) startNode(ctx context.Context, i int) (_ *Node, err error) {
-	host := c.cfg.Nodes[i]
-	n := &Node{Name: fmt.Sprintf("node-%d", i+1), host: host}
-	n.dir = filepath.Join(c.dir, fmt.Sprint(i+1))
-	n.http.Transport = &http.Transport{DialContext: host.Dialer().DialContext}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("%s: %w", n.Name, err), n.close())
-		}
-	}()
-	if err := os.Mkdir(n.dir, 0o755); err != nil {
-		return nil, err
-	}
-	if n.containerd, err = live.Start(ctx, live.Options{
-		Program: c.cfg.Containerd, Dir: n.dir, Insecure: []string{c.cfg.Registry}, Path: c.cfg.Path, Namespace: host.Path,
-	}); err != nil {
-		return nil, err
-	}
-	if n.images, err = cri.OpenImages("unix://" + n.containerd.Socket()); err != nil {
-		return nil, err
-	}
-	if c.cfg.Peers {
-		if err := n.askMirror(c.cfg.Registry); err != nil {
-			return nil, err
-		}
-	}
-	if err := n.startDaemon(c); err != nil {
-		return nil, err
-	}
-	return n, n.await(ctx)
-}
-
 // askMirror makes containerd ask the mirror before a registry with settings of its own, as described in
 // docs/images.md.
 func (n *Node) askMirror(registry string) error {
@@ -97,31 +63,6 @@ func (n *Node) askMirror(registry string) error {
 	}
 	server, hosts, _ := strings.Cut(string(text), "\n")
 	return os.WriteFile(file, []byte(server+"\n"+peer.HostsEntry(mirrorAddr)+hosts), 0o600)
-}
-
-func (n *Node) startDaemon(c *Cluster) error {
-	log, err := os.Create(n.log())
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	argv := []string{
-		c.cfg.Wangell, "daemon", "--server", c.address().String(), "--key-file", c.keyFile(), "--node", n.Name,
-		"--node-address", n.host.Addr.String(), "--run-dir", filepath.Join(n.dir, "run"), "--clean",
-		"--service-addresses", netlab.DefaultServices.String(), "--interface", netlab.Device, "--xdp-mode", "off",
-		"--cri", "unix://" + n.containerd.Socket(), "--metrics-address", n.metricsAddress(),
-	}
-	if c.cfg.Peers {
-		argv = append(argv, "--peers", "--peers-dir", filepath.Join(n.dir, "peers"),
-			"--peers-hosts-dir", n.containerd.Hosts())
-	}
-	cmd := n.host.Command(context.Background(), argv...) // close ends it
-	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this program
-	if n.daemon, err = process.StartBound(cmd); err != nil {
-		return fmt.Errorf("start its daemon: %w", err)
-	}
-	return nil
 }
 
 func (n *Node) log() string { return filepath.Join(n.dir, "daemon.log") }

@@ -192,3 +192,8 @@ func askPostgresOnce(ctx context.Context, dial probe.DialFunc, address string, b
 	}
 	return err
 }
+
+// measured returns the apps that were measured, in the order of apps.
+func measured(s Samples) []string {
+	return slices.DeleteFunc(appNames(), func(name string) bool { return len(of(s, name, stateWarm, firstByte)) == 0 })
+}

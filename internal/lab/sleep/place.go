@@ -188,3 +188,6 @@ func settledMemory(ctx context.Context, pod string, measure func() (float64, err
 	}
 	return last, nil
 }
+
+// quiet is the pause before each request.
+const quiet = 200 * time.Millisecond

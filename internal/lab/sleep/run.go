@@ -139,9 +139,6 @@ func (p *place) begin(ctx context.Context, a app, quick bool) error {
 	return nil
 }
 
-// quiet is the pause before each request.
-const quiet = 200 * time.Millisecond
-
 // measure brings a service into a state and makes one request.
 func (p *place) measure(ctx context.Context, a app, state string) (Answer, error) {
 	name := serviceName(a.name, state)

@@ -102,3 +102,21 @@ type Flap struct {
 	Longest  float64 `json:"longest_ms"`
 	Load     string  `json:"load"`
 }
+
+// of returns values of the answers of an app in a state.
+func of(s Samples, app, state string, value func(Answer) float64) (list []float64) {
+	for _, a := range s.Answers {
+		if a.App == app && a.State == state {
+			list = append(list, value(a))
+		}
+	}
+	return list
+}
+
+func firstByte(a Answer) float64 { return a.FirstByte }
+
+func connect(a Answer) float64 { return a.Connect }
+
+func resident(a Answer) float64 { return a.Resident }
+
+func swapped(a Answer) float64 { return a.Swapped }

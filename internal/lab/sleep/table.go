@@ -4,7 +4,6 @@ package sleep
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"wangell.loutres.me/internal/lab/report"
@@ -29,26 +28,6 @@ garbage every 30 s. Connections are kept to the hello image, and each is used ag
 of the hello image are asked in the same way from a host outside, and a Knative service by its Kourier, whenever it
 has no pod any more; memory is what processes have of their own there, without files. Requests are those of a pod
 for processors, as the scheduler counts them.`
-
-// of returns values of the answers of an app in a state.
-func of(s Samples, app, state string, value func(Answer) float64) (list []float64) {
-	for _, a := range s.Answers {
-		if a.App == app && a.State == state {
-			list = append(list, value(a))
-		}
-	}
-	return list
-}
-
-func firstByte(a Answer) float64 { return a.FirstByte }
-func connect(a Answer) float64   { return a.Connect }
-func resident(a Answer) float64  { return a.Resident }
-func swapped(a Answer) float64   { return a.Swapped }
-
-// measured returns the apps that were measured, in the order of apps.
-func measured(s Samples) []string {
-	return slices.DeleteFunc(appNames(), func(name string) bool { return len(of(s, name, stateWarm, firstByte)) == 0 })
-}
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(s Samples) *report.Report {

@@ -21,6 +21,10 @@ import (
 	"wangell.loutres.me/internal/pullstat"
 )
 
+const pollEach = 10 * time.Millisecond
+
+const progressEvery = 250 * time.Millisecond
+
 // barrierTopic is the topic of an event of this package: events before it have arrived once it has.
 const barrierTopic = "/wangell/barrier"
 

@@ -15,61 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"wangell.loutres.me/internal/image/tarserve"
 	"wangell.loutres.me/internal/pullstat"
 )
-
-// Ways of pulling.
-const (
-	// ViaContainerd pulls with containerd's client library, which downloads, and lets containerd store and unpack:
-	// the way of wangell up and nerdctl.
-	ViaContainerd = "containerd"
-	// ViaCRI has containerd's CRI plugin pull, the way of kubelet.
-	ViaCRI = "cri"
-)
-
-// DefaultDir is where the folder of a throw-away containerd is made: usually the disk of the machine's images.
-const DefaultDir = "/var/lib"
-
-const progressEvery = 250 * time.Millisecond
-
-// Stages of Run, for progress.
-const (
-	StageStart  = "start containerd"
-	StagePull   = "pull"
-	StageSecond = "second pass"
-)
-
-// Options says what to pull, and how.
-type Options struct {
-	// Image is a reference, as in a manifest, or the path of a tarball: an OCI layout or in the format of docker save.
-	Image string
-	// Via is ViaContainerd or ViaCRI.
-	Via string
-	// Program is containerd's program, in $PATH or as a path.
-	Program string
-	// Dir is the folder on the disk to measure. Everything below it that Run makes is removed when Run returns.
-	Dir string
-	// Insecure are registries accessed over plain HTTP, as HOST or HOST:PORT. localhost and 127.0.0.0/8 always are.
-	Insecure []string
-	// Unpackers is the number of layers to unpack at once; 0 means 1. More needs containerd 2.2.3: earlier ones cannot,
-	// or do it wrongly.
-	Unpackers int
-	// Downloads is the number of layers to download at once, through CRI; 0 means containerd's default, 3. Others need
-	// containerd 2.1, whose transfer service pulls for CRI.
-	Downloads int
-	// Path is where containerd looks for programs, such as those that decompress; empty: this program's $PATH.
-	Path string
-	// Namespace is the file of the network namespace of containerd; empty: this program's. Through ViaContainerd this
-	// program downloads, in its own.
-	Namespace string
-	// Config is added to the configuration of containerd.
-	Config string
-	// NoSecondPass leaves out the second pass: the recording has no Stages and no Trial.
-	NoSecondPass bool
-	// Progress gets the stage and the bytes of it that are done; a total of 0 is not known yet. It may be nil.
-	Progress func(stage string, done, total int64)
-}
 
 // Run pulls an image and records the pull. It needs root. When it returns, also with an error or because ctx ended,
 // the throw-away containerd, its mounts and its files are gone.
@@ -192,14 +139,6 @@ func (s *scratch) logged() ([]pullstat.Event, error) {
 	return logEvents(f)
 }
 
-// path returns where containerd looks for programs.
-func (o Options) path() string {
-	if o.Path != "" {
-		return o.Path
-	}
-	return os.Getenv("PATH")
-}
-
 // gzipHelper returns the program in the folders of path that a version of containerd decompresses gzip with; empty:
 // none.
 func gzipHelper(version, path string) string {
@@ -211,36 +150,4 @@ func gzipHelper(version, path string) string {
 		}
 	}
 	return ""
-}
-
-// source is where an image comes from.
-type source struct {
-	ref      string
-	insecure []string
-	server   *tarserve.Server // nil if the image is in a registry
-}
-
-// findSource returns the source of an image. A name of an existing file is a tarball, which is served on a loopback
-// address.
-func findSource(image string, insecure []string) (source, error) {
-	if info, err := os.Stat(image); err == nil && info.Mode().IsRegular() {
-		server, err := tarserve.Start(image)
-		if err != nil {
-			return source{}, err
-		}
-		return source{ref: server.Ref(), insecure: insecure, server: server}, nil
-	} else if strings.HasPrefix(image, "/") || strings.HasPrefix(image, ".") || strings.HasSuffix(image, ".tar") {
-		if err == nil {
-			err = errors.New("not a regular file")
-		}
-		return source{}, fmt.Errorf("tarball %s: %w", image, err)
-	}
-	ref, err := normalized(image)
-	return source{ref: ref, insecure: insecure}, err
-}
-
-func (s source) close() {
-	if s.server != nil {
-		s.server.Close()
-	}
 }

@@ -13,10 +13,8 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/log"
 	"github.com/containerd/platforms"
-	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -32,33 +30,6 @@ import (
 
 // snapshotter is the default one of containerd's CRI plugin and of its client library.
 const snapshotter = "overlayfs"
-
-// normalized completes a reference with its registry and tag.
-func normalized(ref string) (string, error) {
-	named, err := reference.ParseDockerRef(ref)
-	if err != nil {
-		return "", fmt.Errorf("image %q: %w: write [REGISTRY/]NAME[:TAG], or the path of a tarball", ref, err)
-	}
-	return named.String(), nil
-}
-
-// host returns the registry of the image.
-func (s source) host() string {
-	named, err := reference.ParseDockerRef(s.ref)
-	if err != nil {
-		return ""
-	}
-	return reference.Domain(named)
-}
-
-// plain returns the registries that are accessed over plain HTTP.
-func (s source) plain() []string {
-	all := slices.Clone(s.insecure)
-	if local, err := docker.MatchLocalhost(s.host()); local && err == nil && !slices.Contains(all, s.host()) {
-		all = append(all, s.host())
-	}
-	return all
-}
 
 // lockedBuffer is a buffer for several writers.
 type lockedBuffer struct {

@@ -25,7 +25,6 @@ import (
 const (
 	answerIn = 60 * time.Second // its first answer
 	stopIn   = 10 * time.Second // between SIGTERM and SIGKILL
-	pollEach = 10 * time.Millisecond
 )
 
 // namespace is the one that the CRI plugin uses; without it any would do.

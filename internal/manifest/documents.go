@@ -3,50 +3,11 @@
 package manifest
 
 import (
-	"fmt"
 	"reflect"
 
-	"go.yaml.in/yaml/v3"
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 )
-
-// place is where something is written.
-type place struct {
-	file string
-	line int
-}
-
-func (p place) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
-
-// addressUse is the service that uses an address.
-type addressUse struct {
-	key  runtime.Key
-	port int32
-	at   place
-}
-
-// service is a service with the file that it is from, and its document if that was read in this Load.
-type service struct {
-	*v1alpha1.WangellService
-	file string
-	doc  *document
-}
-
-// loader collects the services and errors of one Load.
-type loader struct {
-	errs      Errors
-	services  []service
-	objects   []object
-	names     map[runtime.Key]place
-	addresses map[string]addressUse
-	volumes   map[string]volumeUse
-}
-
-func newLoader() *loader {
-	return &loader{names: map[runtime.Key]place{}, addresses: map[string]addressUse{},
-		volumes: map[string]volumeUse{}}
-}
 
 // file reads all documents of a file's text.
 func (l *loader) file(name string, text []byte) {
@@ -83,20 +44,6 @@ func (l *loader) valid(earlier Set, files map[runtime.Key]string) []service {
 		}
 	}
 	return out
-}
-
-// document is one document of a file.
-type document struct {
-	file string
-	size int // of the whole file, in bytes
-	root *yaml.Node
-}
-
-// find returns the node of a field, or of its deepest existing parent.
-func (d *document) find(path string) *yaml.Node {
-	t := newTree(d.size)
-	n, _ := t.find(d.root, path)
-	return n
 }
 
 func (l *loader) document(doc *document) {
