@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/containerd/stargz-snapshotter/estargz"
-	"github.com/containerd/stargz-snapshotter/estargz/zstdchunked"
 	"github.com/containerd/stargz-snapshotter/metadata"
 	"github.com/klauspost/compress/gzip"
 )
@@ -85,7 +84,7 @@ func (m marked) ReadAt(p []byte, off int64) (int, error) {
 // faster returns a blob of a size, and the option by which it is decompressed by gunzip if it is eStargz.
 func faster(blob io.ReaderAt, size int64) (*io.SectionReader, metadata.Option, error) {
 	g := new(gunzip)
-	option := metadata.WithDecompressors(g, new(zstdchunked.Decompressor))
+	option := metadata.WithDecompressors(g, new(unzstd))
 	if size >= estargz.FooterSize {
 		footer := make([]byte, estargz.FooterSize)
 		if _, err := blob.ReadAt(footer, size-estargz.FooterSize); err != nil && err != io.EOF {

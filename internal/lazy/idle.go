@@ -17,6 +17,9 @@ const unpackNice = 10
 // unpackThread runs what whenIdle is given, on a thread of its own, until the store ends.
 func (s *Store) unpackThread() {
 	runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+	thread := unix.Gettid()
+	s.unpackers.Store(thread, true)
+	defer s.unpackers.Delete(thread)
 	// The system call returns 20 less the niceness. Without this, unpacking only competes more.
 	if got, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil && 20-got < unpackNice {
 		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, unpackNice) // of this thread
@@ -29,6 +32,12 @@ func (s *Store) unpackThread() {
 			return
 		}
 	}
+}
+
+// unpacksHere reports whether the caller runs on one of the threads of unpackThread.
+func (s *Store) unpacksHere() bool {
+	_, is := s.unpackers.Load(unix.Gettid())
+	return is
 }
 
 // whenIdle runs f on one of the threads of unpackThread, and returns once it has returned; or with the error of the

@@ -3,11 +3,17 @@
 package lazy
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"testing"
+	"time"
 
+	"github.com/containerd/stargz-snapshotter/estargz"
+	"github.com/containerd/stargz-snapshotter/metadata"
+	"github.com/containerd/stargz-snapshotter/metadata/memory"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
@@ -43,6 +49,61 @@ func TestUnpackingInTheBackgroundIsNice(t *testing.T) {
 	s.close()
 	if err := s.whenIdle(func() { t.Error("it goes on after the end") }); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end: %v", err)
+	}
+}
+
+// What is unpacked in the background counts as read by no program, and needs no second table of contents.
+func TestUnpackingInTheBackgroundIsNotRecorded(t *testing.T) {
+	content := noise(1000).Data // a chunk
+	layer := packFile(t, content, estargz.NewGzipCompressor())
+	host := &partHost{name: testRegistry, content: layer, send: func(_ context.Context, w io.Writer, part []byte) {
+		_, _ = w.Write(part)
+	}}
+	b := openBlob(t, time.Minute, len(layer), host.inMemory(t))
+	packed, option, err := faster(watchedReads{b}, b.size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := memory.NewReader(packed, option)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.recorder.names(r)
+	b.recorder.begin("a")
+	d := direct{r, b}
+	clone, err := d.Clone(nil)
+	if err != nil || clone.(idle).Reader != r {
+		t.Fatalf("the table of contents was read again: %v", err)
+	}
+	id, _, err := r.GetChild(r.RootID(), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorded := func() int {
+		b.recorder.mu.Lock()
+		defer b.recorder.mu.Unlock()
+		return len(b.recorder.trace.Blocks)
+	}
+	// A program opens the file, without reading it, so that recording begins.
+	if _, err := d.OpenFileWithPreReader(id, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		from metadata.Reader
+		want int
+	}{{"background", clone, 0}, {"program", d, 1}} {
+		f, err := c.from.OpenFileWithPreReader(id, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(content))
+		if _, err := f.ReadAt(got, 0); err != nil && err != io.EOF || !bytes.Equal(got, content) {
+			t.Errorf("%s: the file differs: %v", c.name, err)
+		}
+		if n := recorded(); n != c.want {
+			t.Errorf("%s: %d blocks are recorded, want %d", c.name, n, c.want)
+		}
 	}
 }
 

@@ -9,19 +9,19 @@ import (
 	"github.com/containerd/stargz-snapshotter/metadata"
 )
 
-// direct is a metadata.Reader of a blob, whatever its Clone reads from. What is opened and read through it is
-// recorded; a Clone, which unpacks layers, reads what no program has asked for.
+// direct is a metadata.Reader of a blob. What is opened and read through it is recorded, unless a Clone of it does so,
+// which unpacks what no program has asked for.
 type direct struct {
 	metadata.Reader
 	blob *Blob
 }
 
-// watchedReads is a blob whose reads are recorded.
+// watchedReads is a blob whose reads are recorded, except those of the threads that unpack in the background.
 type watchedReads struct{ *Blob }
 
 // ReadAt implements io.ReaderAt.
 func (w watchedReads) ReadAt(p []byte, off int64) (int, error) {
-	if n := min(int64(len(p)), w.size-off); off >= 0 && n > 0 {
+	if n := min(int64(len(p)), w.size-off); off >= 0 && n > 0 && !w.store.unpacksHere() {
 		w.recorder.read(blocksOf(off, n), time.Now())
 	}
 	return w.Blob.ReadAt(p, off)
@@ -55,15 +55,7 @@ func (f watchedFile) ReadAt(p []byte, off int64) (int, error) {
 	return f.blob.readChunk(f.File, p, off)
 }
 
-// Clone implements metadata.Reader.
+// Clone implements metadata.Reader. The Clone shares the table of contents, which is large, and reads the same blob.
 func (d direct) Clone(*io.SectionReader) (metadata.Reader, error) {
-	packed, _, err := faster(d.blob, d.blob.size)
-	if err != nil {
-		return nil, err
-	}
-	r, err := d.Reader.Clone(packed) // with the options that opened it
-	if err != nil {
-		return nil, err
-	}
-	return idle{r, d.blob.store}, nil
+	return idle{d.Reader, d.blob.store}, nil
 }

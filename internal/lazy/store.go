@@ -66,6 +66,7 @@ type Store struct {
 	// unpacking is set while blobs are unpacked in the background.
 	unpacking bool
 	unpacks   chan func() // for the threads of unpackThread
+	unpackers sync.Map    // their IDs
 	tasks     sync.WaitGroup
 }
 
