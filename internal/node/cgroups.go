@@ -25,6 +25,10 @@ type cgroups interface {
 	Memory(cgroup string) (freezer.Memory, error)
 	// CPU returns the CPU time that a cgroup has used.
 	CPU(cgroup string) (time.Duration, error)
+	// Weight returns the weight with which a cgroup competes for the processors.
+	Weight(cgroup string) (uint64, error)
+	// RestoreWeight gives a cgroup a former weight, unless somebody has decided on another one since.
+	RestoreWeight(cgroup string, former uint64) error
 	// Inside returns the processes in a pod's cgroup.
 	Inside(cgroup string) (freezer.Inside, error)
 	// Holds reports whether a process is in a cgroup or below it.

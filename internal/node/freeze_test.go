@@ -12,11 +12,12 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// emptyCgroup makes a cgroup without processes, in every hierarchy that freezes. Its name is that of a pod on a cluster.
+// emptyCgroup makes a cgroup without processes, in every hierarchy that freezes or has weights. Its name is that of a
+// pod on a cluster.
 func emptyCgroup(t *testing.T) (path string) {
 	t.Helper()
 	path = fmt.Sprintf("/poduid-%d", os.Getpid())
-	for _, place := range []string{"", "freezer"} {
+	for _, place := range []string{"", "freezer", "cpu"} {
 		root := filepath.Join("/sys/fs/cgroup", place)
 		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
 			continue // no hierarchy

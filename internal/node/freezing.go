@@ -142,6 +142,7 @@ func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, seq uint64,
 	if q.ctx.Err() != nil {
 		return false, q.seq, nil
 	}
+	q.weight = d.weightOf(q)
 	ctx, cancel := context.WithTimeout(q.ctx, freezeTimeout)
 	defer cancel()
 	if err := d.cgroups.Freeze(ctx, q.cgroup); err != nil {

@@ -19,6 +19,7 @@ import (
 type fakeCgroups struct {
 	thawed []string
 	gone   map[string]bool
+	weight uint64 // of each
 }
 
 func (c *fakeCgroups) Freeze(context.Context, string) error           { return nil }
@@ -26,6 +27,8 @@ func (c *fakeCgroups) Reclaim(context.Context, string) error          { return n
 func (c *fakeCgroups) WorkingSet(string) (*freezer.WorkingSet, error) { return nil, freezer.ErrNoScan }
 func (c *fakeCgroups) Memory(string) (m freezer.Memory, err error)    { return m, nil }
 func (c *fakeCgroups) CPU(string) (time.Duration, error)              { return 0, nil }
+func (c *fakeCgroups) Weight(string) (uint64, error)                  { return c.weight, nil }
+func (c *fakeCgroups) RestoreWeight(_ string, former uint64) error    { c.weight = former; return nil }
 func (c *fakeCgroups) Inside(string) (in freezer.Inside, _ error)     { return in, nil }
 func (c *fakeCgroups) Holds(string, int) (bool, error)                { return true, nil }
 func (c *fakeCgroups) Gone(cgroup string) bool                        { return c.gone[cgroup] }

@@ -42,6 +42,7 @@ type still struct {
 	// reclaimed is set once memory of it may have been given back.
 	reclaimed bool
 	since     monotime.Time // when it became frozen, or running
+	weight    uint64        // of its CPU before it was frozen; 0 if that is not to be restored
 }
 
 // place returns where the pod's processes are.

@@ -49,8 +49,33 @@ func (d *daemon) resume(q *still) bool {
 func (d *daemon) runs(q *still) {
 	q.end()
 	q.frozen, q.running, q.since = false, true, monotime.Now()
+	d.restoreWeight(q)
 	if q.reclaimed {
 		d.fetch(q)
+	}
+}
+
+// weightOf returns the weight of a pod's CPU if it may be lowered while the pod is frozen: on a cluster, where the pod
+// gives its requests back.
+func (d *daemon) weightOf(q *still) uint64 {
+	if q.visits == nil {
+		return 0
+	}
+	weight, err := d.cgroups.Weight(q.cgroup)
+	if err != nil {
+		d.log.Debug("the weight of a pod's CPU is not known", "address", q.addr(), "pod", q.id, "error", err)
+	}
+	return weight
+}
+
+// restoreWeight gives a thawed pod the weight that it had. Kubelet does that as well, once the controller has changed
+// the requests and the API server has told it, while a client waits for the answer. q.mu is held.
+func (d *daemon) restoreWeight(q *still) {
+	if q.weight == 0 {
+		return
+	}
+	if err := d.cgroups.RestoreWeight(q.cgroup, q.weight); err != nil {
+		d.log.Debug("a thawed pod has less CPU until kubelet knows", "address", q.addr(), "pod", q.id, "error", err)
 	}
 }
 

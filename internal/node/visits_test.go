@@ -17,6 +17,7 @@ import (
 
 	"wangell.loutres.me/internal/cri/critest"
 	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/testutil/need"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -25,15 +26,14 @@ const asServer = "WANGELL_TEST_SERVER"
 
 // serveAsPod answers requests at the port of the service and at one that only listens on the loopback device.
 func serveAsPod() error {
+	answer := http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "pod") })
 	failed := make(chan error, 2)
 	for _, at := range []string{":8080", "127.0.0.1:8081"} {
 		l, err := net.Listen("tcp4", at)
 		if err != nil {
 			return err
 		}
-		go func() {
-			failed <- http.Serve(l, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "pod") }))
-		}()
+		go func() { failed <- http.Serve(l, answer) }()
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends when the test does, even if it is killed
@@ -55,7 +55,8 @@ func runInPod(t *testing.T, dirs []string, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	for _, dir := range dirs {
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
+		procs := filepath.Join(dir, "cgroup.procs")
+		if err := os.WriteFile(procs, []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
 			t.Error(err)
 		}
 	}
@@ -128,6 +129,32 @@ func frozenPod(t *testing.T) (w *world, cgroup string) {
 		t.Fatalf("frozen: %t, %v", frozen, err)
 	}
 	return w, cgroup
+}
+
+// On a cluster, a frozen pod gives its requests back, which lowers the weight of its CPU.
+func TestThawedPodHasItsWeightAgain(t *testing.T) {
+	w, cgroup := frozenPod(t)
+	f := freezer.New("")
+	former, err := f.Weight(cgroup)
+	if err != nil {
+		need.Unmet(t, "needs the cpu controller of cgroups: %v", err)
+	}
+	file, least := filepath.Join("/sys/fs/cgroup", cgroup, "cpu.weight"), uint64(1)
+	if _, err := os.Stat(file); err != nil {
+		file, least = filepath.Join("/sys/fs/cgroup/cpu", cgroup, "cpu.shares"), 2
+	}
+	if err := os.WriteFile(file, []byte(strconv.FormatUint(least, 10)), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get(clientNet); err != nil {
+		t.Fatal(err)
+	}
+	if m := await[*wire.Frozen](w); m.Frozen { // the weight comes first
+		t.Errorf("it is not thawed: %+v", m)
+	}
+	if now, err := f.Weight(cgroup); err != nil || now != former {
+		t.Errorf("weight %d, %v; want %d", now, err, former)
+	}
 }
 
 // Connections that are made inside of the network namespace, as kubectl port-forward makes them, do not pass the gate.
