@@ -124,13 +124,13 @@ func (a *adopter) readCluster() {
 				return
 			}
 			a.whenSynced(func() { a.appeared(rt) })
-		case id, open := <-e.cluster.Leaving():
+		case leave, open := <-e.cluster.Leaving():
 			if !open {
 				return
 			}
 			a.whenSynced(func() {
-				if p := e.table.byRuntime[id]; p != nil {
-					e.step(p.service, lifecycle.Leaving{Ref: p.ref})
+				if p := e.table.byRuntime[leave.PodID]; p != nil {
+					e.step(p.service, lifecycle.Leaving{Ref: p.ref, Why: leave.Cause})
 				}
 			})
 		case end, open := <-e.cluster.Ending():

@@ -174,7 +174,7 @@ func TestRolloutReplacesThePodWithoutAGap(t *testing.T) {
 	w.cluster.appeared <- p
 	w.cluster.appeared <- p // the same may be reported twice
 	w.untilPods(a, " serving serving")
-	w.cluster.leaving <- "a-1"
+	w.cluster.leaving <- runtime.Leave{PodID: "a-1"}
 	w.untilPods(a, " draining serving")
 	if _, started, stopped := w.rt.state(); len(started) != 2 || len(stopped) != 0 {
 		t.Errorf("started %v, stopped %v", started, stopped)
@@ -192,7 +192,14 @@ func TestEvictedPodIsReplaced(t *testing.T) {
 	w.synced()
 	w.scale("a", 1)
 	w.untilPods(a, " serving")
-	w.cluster.leaving <- "a-1"
+	events := w.c.Subscribe(t.Context())
+	const why = "pod a-1 was evicted through the API"
+	w.cluster.leaving <- runtime.Leave{PodID: "a-1", Cause: why}
+	for e := range events {
+		if e.Text == why+": it is drained" {
+			break
+		}
+	}
 	w.untilPods(a, " draining serving")
 	if b := w.d.backend(a, 1); b.Node != "n2" {
 		t.Errorf("the next one is %+v", b)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
 )
 
 // The next leader takes what runs, whatever its spec, and stops nothing that it does not know.
@@ -27,7 +28,7 @@ func TestClusterPodsAreAllAdopted(t *testing.T) {
 		r.pods[blank.ID] = blank
 	})
 	vip := w.put(a, 1)
-	w.cluster.leaving <- "a-1" // before the services are known
+	w.cluster.leaving <- runtime.Leave{PodID: "a-1"} // before the services are known
 	w.synced()
 	w.until("they serve", func() bool {
 		return strings.Count(w.d.pods(vip), " serving") == 2 && strings.Contains(w.d.pods(vip), "draining")

@@ -21,7 +21,7 @@ import (
 type fakeCluster struct {
 	*fakeRuntime
 	appeared chan runtime.Pod
-	leaving  chan string
+	leaving  chan runtime.Leave
 	ending   chan runtime.Ending
 
 	mu    sync.Mutex
@@ -102,7 +102,7 @@ func (r *fakeCluster) Inherited(runtime.Key) []string {
 
 func (r *fakeCluster) Appeared() <-chan runtime.Pod { return r.appeared }
 
-func (r *fakeCluster) Leaving() <-chan string { return r.leaving }
+func (r *fakeCluster) Leaving() <-chan runtime.Leave { return r.leaving }
 
 func (r *fakeCluster) Ending() <-chan runtime.Ending { return r.ending }
 
@@ -165,7 +165,7 @@ func newCluster(t *testing.T, before func(*fakeCluster)) *clusterWorld {
 func newClusterWith(t *testing.T, before func(*fakeCluster), change func(*Config)) *clusterWorld {
 	t.Helper()
 	w := &clusterWorld{world: &world{t: t, rt: newFakeRuntime()}}
-	w.cluster = &fakeCluster{fakeRuntime: w.rt, appeared: make(chan runtime.Pod, 16), leaving: make(chan string, 16),
+	w.cluster = &fakeCluster{fakeRuntime: w.rt, appeared: make(chan runtime.Pod, 16), leaving: make(chan runtime.Leave, 16),
 		ending: make(chan runtime.Ending, 16)}
 	if before != nil {
 		before(w.cluster)

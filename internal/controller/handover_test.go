@@ -37,7 +37,7 @@ func TestRetiredControllerTellsWhichPodsLeave(t *testing.T) {
 	w.scale("a", 2)
 	w.untilPods(a, " serving serving")
 	w.c.Retire()
-	w.cluster.leaving <- "a-1"
+	w.cluster.leaving <- runtime.Leave{PodID: "a-1"}
 	w.untilCounts(a, "draining", 1, "serving", 1)
 	if running, started, stopped := w.rt.state(); len(running) != 2 || len(started) != 2 || len(stopped) != 0 {
 		t.Errorf("running %v, started %v, stopped %v: the next leader decides that", running, started, stopped)
@@ -86,7 +86,7 @@ func TestRetiredControllerDecidesNothing(t *testing.T) {
 	}
 	w.d.client.Close() // to the next leader
 	w.untilDaemons(1)
-	w.cluster.leaving <- "a-1"
+	w.cluster.leaving <- runtime.Leave{PodID: "a-1"}
 	w.until("the pod drains", func() bool { return w.d2.pods(a) == " draining" })
 	if _, started, stopped := w.rt.state(); len(started) != 1 || len(stopped) != 0 {
 		t.Errorf("started %v, stopped %v", started, stopped)

@@ -222,7 +222,10 @@ type Adopted struct {
 type Appeared struct{ Ref Ref }
 
 // Leaving reports that the pod is being removed from outside. Its process may still run; Exited or StopDone follows.
-type Leaving struct{ Ref Ref }
+type Leaving struct {
+	Ref Ref
+	Why string // who removes it, and why; empty if that is not known
+}
 
 // Away reports that the daemon on the pod's home node is silent. The node may be lost, or come back.
 type Away struct{ Ref Ref }

@@ -2,7 +2,11 @@
 
 package lifecycle
 
-import "wangell.loutres.me/internal/monotime"
+import (
+	"cmp"
+
+	"wangell.loutres.me/internal/monotime"
+)
 
 // foundPod adds a pod that the machine did not start; nil if its number is used already, or there are too many pods.
 func (t *transition) foundPod(r Ref) *pod {
@@ -69,8 +73,8 @@ func (t *transition) appeared(r Ref) {
 }
 
 // leaving drains a pod that is being removed from outside.
-func (t *transition) leaving(r Ref) {
-	p := t.pod(r)
+func (t *transition) leaving(e Leaving) {
+	p := t.pod(e.Ref)
 	if p == nil || p.is(podLeaving) || p.stopped() {
 		return
 	}
@@ -86,10 +90,10 @@ func (t *transition) leaving(r Ref) {
 	t.drain(p, p.grace+leaveTimeout)
 	switch {
 	case was == lifeReplacing:
-		t.updateFailed("the new pod was removed from outside")
+		t.updateFailed(cmp.Or(e.Why, "the new pod was removed from outside"))
 	case p.is(podAway):
 	case was == lifeServing:
-		t.report(Info, "a pod is being removed from outside: it is drained")
+		t.report(Info, "%s: it is drained", cmp.Or(e.Why, "a pod is being removed from outside"))
 		t.lostReachable("its last pod is being removed")
 	default:
 		t.forget(p)

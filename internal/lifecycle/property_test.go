@@ -241,7 +241,7 @@ func (w *world) chaos(kind, arg byte) Event {
 	case 23:
 		return Appeared{ref}
 	case 24:
-		return Leaving{ref}
+		return Leaving{Ref: ref}
 	case 25:
 		return Away{ref}
 	case 26:

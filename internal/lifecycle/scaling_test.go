@@ -198,13 +198,16 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 			{14, Timer{Rolling: true}, Warm, "timer 17s"},
 			{100, Timer{Rolling: true}, Warm, "timer 1m43s"}, // it takes as long as it takes
 			{101, Listening{2, at(101)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
-			{102, Leaving{1}, Warm, "publish 5 1:draining 2:serving | timer 3m12s | " +
+			{102, Leaving{Ref: 1}, Warm, "publish 5 1:draining 2:serving | timer 3m12s | " +
 				"info: a pod is being removed from outside: it is drained"},
 			{103, Quiet{1, 5, at(102), 0}, Warm, ""}, // others end it
 			{130, Exited{1, 143, ""}, Warm, "stop 1 0s | timer never"},
 			{131, StopDone{1}, Warm, "publish 6 2:serving"}}},
+		"it is evicted": {toWarm, []did{
+			{10, Leaving{1, "pod p was evicted"}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | " +
+				"info: pod p was evicted: it is drained | info: starts 1 pod: its last pod is being removed"}}},
 		"the last one is removed from outside": {toWarm, []did{
-			{10, Leaving{1}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | " +
+			{10, Leaving{Ref: 1}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | " +
 				"info: a pod is being removed from outside: it is drained | info: starts 1 pod: its last pod is being removed"},
 			{11, WakeAsked{Parked: 1}, Waking, ""},
 			{12, NetworkReady{2}, Waking, "publish 4 1:draining 2:starting"},
@@ -213,16 +216,16 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 			{13, Listening{2, at(13)}, Warm, "publish 6 2:serving | timer never | info: warm"}}},
 		"the last one is removed from outside, and its successor is there already": {toWarm, []did{
 			{9, Appeared{2}, Warm, "publish 3 1:serving 2:starting | timer 12s"},
-			{10, Leaving{1}, Waking, "publish 4 1:draining 2:starting | timer 1m10s | " +
+			{10, Leaving{Ref: 1}, Waking, "publish 4 1:draining 2:starting | timer 1m10s | " +
 				"info: a pod is being removed from outside: it is drained | " +
 				"info: waits for the pod that is starting: its last pod is being removed"},
 			{13, Listening{2, at(13)}, Warm, "publish 5 1:draining 2:serving | timer 1m40s | info: warm"}}},
 		"one that starts is removed from outside": {toNet, []did{
-			{1, Leaving{1}, Waking, "start 2 | publish 2"},
+			{1, Leaving{Ref: 1}, Waking, "start 2 | publish 2"},
 			{2, Exited{1, 0, ""}, Waking, "stop 1 0s"},
 			{3, StopDone{1}, Waking, ""}}},
 		"one that is drained for sleep is removed from outside": {toDrain, []did{
-			{301, Leaving{1}, Stopping, ""},
+			{301, Leaving{Ref: 1}, Stopping, ""},
 			{302, Quiet{1, 3, at(0), 0}, Stopping, "stop 1 30s | timer never"},
 			{303, StopDone{1}, Cold, "publish 4 | info: sleeps"}}},
 		"a client comes while the last one ends": {toTerm, []did{
@@ -269,7 +272,7 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 			{0, Adopted{Ref: 1, Leaving: true}, Cold, "publish 1 1:draining | timer 1m30s"},
 			{0, Adopted{Ref: 2}, Warm, "publish 2 1:draining 2:starting | info: warm: its pod was found running"},
 			{1, Listening{2, at(1)}, Warm, "publish 3 1:draining 2:serving"},
-			{2, Leaving{1}, Warm, ""}, {2, Quiet{1, 1, at(1), 0}, Warm, ""},
+			{2, Leaving{Ref: 1}, Warm, ""}, {2, Quiet{1, 1, at(1), 0}, Warm, ""},
 			{3, Exited{1, 143, ""}, Warm, "stop 1 0s | timer never"},
 			{4, StopDone{1}, Warm, "publish 4 2:serving"}}},
 		"several are adopted": {nil, []did{

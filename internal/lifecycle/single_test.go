@@ -77,7 +77,7 @@ func TestSinglePodStartsOnlyOnceTheOneBeforeItIsGone(t *testing.T) {
 			{102.1, Listening{1, at(102.1)}, Warm, "publish 5 1:serving | timer never | " +
 				"info: warm: listens 1100.000 ms after the SYN"}}},
 		"it is removed from outside": {toWarm, []did{
-			{10, Leaving{1}, Waking, "publish 3 1:draining | timer 1m40s | " +
+			{10, Leaving{Ref: 1}, Waking, "publish 3 1:draining | timer 1m40s | " +
 				"info: a pod is being removed from outside: it is drained | info: starts 1 pod: its last pod is being removed"},
 			{12, StopDone{1}, Waking, "start 2 | publish 4 | timer 1m12s"}}},
 		"a start failed": {toWaking, []did{

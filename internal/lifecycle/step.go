@@ -86,7 +86,7 @@ func (t *transition) handle(ev Event) {
 	case Appeared:
 		t.appeared(e.Ref)
 	case Leaving:
-		t.leaving(e.Ref)
+		t.leaving(e)
 	case Away:
 		t.away(e.Ref)
 	case Back:

@@ -62,7 +62,7 @@ func TestServiceComesToRestWithTheDesiredNumberOfPods(t *testing.T) {
 			case 0, 1, 2:
 				ev = Appeared{ref}
 			case 3, 4:
-				ev = Leaving{ref}
+				ev = Leaving{Ref: ref}
 			case 5, 6:
 				ev = Scale{N: rng.IntN(6)}
 			case 7:

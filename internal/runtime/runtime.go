@@ -123,15 +123,22 @@ type Ending struct {
 	Ended func() bool
 }
 
+// Leave is a pod that something else is removing.
+type Leave struct {
+	PodID string
+	// Cause says who removes it, and why; empty if that is not known, as with kubectl delete.
+	Cause string
+}
+
 // Cluster is a Runtime on several nodes, whose pods are also created and deleted by others: by a rollout, kubectl
 // delete or an eviction. It starts a pod by raising the number of replicas, and replaces pods of an old spec by itself.
 type Cluster interface {
 	Runtime
 	// Appeared delivers pods for which no Start waits, with the fields that a Network hook receives.
 	Appeared() <-chan Pod
-	// Leaving delivers the IDs of pods that something else is removing. Their processes may still run; an Exit follows
-	// once they are gone.
-	Leaving() <-chan string
+	// Leaving delivers pods that something else is removing. Their processes may still run; an Exit follows once they are
+	// gone.
+	Leaving() <-chan Leave
 	// ReportPod handles an event that a node's daemon observed. The same event may be reported several times. It must
 	// not block.
 	ReportPod(PodReport)

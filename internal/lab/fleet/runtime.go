@@ -107,7 +107,7 @@ func (r *instant) Destroy(context.Context) error { return nil }
 func (r *instant) Appeared() <-chan runtime.Pod { return nil }
 
 // Leaving implements runtime.Cluster.
-func (r *instant) Leaving() <-chan string { return nil }
+func (r *instant) Leaving() <-chan runtime.Leave { return nil }
 
 // Ending implements runtime.Runtime.
 func (r *instant) Ending() <-chan runtime.Ending { return nil }

@@ -39,7 +39,7 @@ func (podless) Destroy(context.Context) error { return nil }
 func (podless) Appeared() <-chan runtime.Pod { return nil }
 
 // Leaving implements runtime.Cluster.
-func (podless) Leaving() <-chan string { return nil }
+func (podless) Leaving() <-chan runtime.Leave { return nil }
 
 // Ending implements runtime.Runtime.
 func (podless) Ending() <-chan runtime.Ending { return nil }

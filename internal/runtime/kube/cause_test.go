@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wangell.loutres.me/internal/runtime"
 )
 
 func TestCauseOfAnEndIsWhatThePodsStatusNames(t *testing.T) {
@@ -150,5 +152,22 @@ func TestCauseIsDeliveredWhenThePodIsGone(t *testing.T) {
 				t.Error("it waits for another cause")
 			}
 		})
+	}
+}
+
+// Whoever evicts a pod through the API, or preempts it, says so before it is deleted.
+func TestPodLeavesWithItsCause(t *testing.T) {
+	w := newWorld(t, 0)
+	w.up("app-1")
+	o := w.apiPod(nil)
+	w.update(o, func(p *corev1.Pod) {
+		p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+			Reason: "DeletionByTaintManager", Message: "Taint manager: deleting due to NoExecute taint"}}
+	})
+	want := runtime.Leave{PodID: "app-1", Cause: "pod app-1 was deleted because of a taint of its node " +
+		"(DeletionByTaintManager: Taint manager: deleting due to NoExecute taint)"}
+	if got := get(w, w.r.Leaving()); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -146,18 +147,22 @@ func exitOf(p *pod, status exitStatus, explains bool) runtime.Exit {
 }
 
 // deleting handles that a pod is being deleted, by others or here.
-func (r *Runtime) deleting(p *pod) {
+func (r *Runtime) deleting(p *pod, o *corev1.Pod) {
 	if p.is(podLeaving) {
 		return
 	}
 	p.set(podLeaving)
 	r.podLost(p)
+	why := causeOf(o, p.container)
+	if !why.outside {
+		why = cause{}
+	}
 	switch {
 	case p.is(podStopping):
 	case p.waiter != nil:
-		p.waiter.fail(retryable{"pod " + p.name + " was deleted while it started"})
+		p.waiter.fail(retryable{cmp.Or(why.text, "pod "+p.name+" was deleted while it started")})
 	case p.is(podDelivered):
-		r.leaving.put(p.rt.ID)
+		r.leaving.put(runtime.Leave{PodID: p.rt.ID, Cause: why.text})
 	}
 }
 

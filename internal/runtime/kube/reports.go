@@ -93,7 +93,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 		if !p.is(podLeaving) && !inherited {
 			r.tellEnding(p, o)
 		}
-		r.deleting(p)
+		r.deleting(p, o)
 	case o.Status.Phase == corev1.PodFailed || o.Status.Phase == corev1.PodSucceeded:
 		r.failedForGood(p, o)
 		return

@@ -35,7 +35,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	}
 	r := &Runtime{
 		cfg: cfg, log: cfg.Log, opened: time.Now(),
-		exits: newQueue[runtime.Exit](), appeared: newQueue[runtime.Pod](), leaving: newQueue[string](),
+		exits: newQueue[runtime.Exit](), appeared: newQueue[runtime.Pod](), leaving: newQueue[runtime.Leave](),
 		ending:        newQueue[runtime.Ending](),
 		due:           workqueue.NewTypedDelayingQueue[runtime.Key](),
 		backoff:       workqueue.NewTypedItemExponentialFailureRateLimiter[runtime.Key](firstRetry, lastRetry),
@@ -103,7 +103,7 @@ func (r *Runtime) Exits() <-chan runtime.Exit { return r.exits.ch }
 func (r *Runtime) Appeared() <-chan runtime.Pod { return r.appeared.ch }
 
 // Leaving implements runtime.Cluster.
-func (r *Runtime) Leaving() <-chan string { return r.leaving.ch }
+func (r *Runtime) Leaving() <-chan runtime.Leave { return r.leaving.ch }
 
 // Ending implements runtime.Runtime.
 func (r *Runtime) Ending() <-chan runtime.Ending { return r.ending.ch }

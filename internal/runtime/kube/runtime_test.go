@@ -103,8 +103,8 @@ func TestStartGetsTheReplacementOfADeletedPod(t *testing.T) {
 	w.up("app-1")
 	o := w.apiPod(nil)
 	w.update(o, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
-	if id := get(w, w.r.Leaving()); id != "app-1" {
-		t.Errorf("%s leaves", id)
+	if l := get(w, w.r.Leaving()); l != (runtime.Leave{PodID: "app-1"}) {
+		t.Errorf("%+v leaves", l)
 	}
 	w.up("app-2")
 	if w.writes() != "[1]" {

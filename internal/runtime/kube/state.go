@@ -24,7 +24,7 @@ type Runtime struct {
 	api      requests
 	exits    *queue[runtime.Exit]
 	appeared *queue[runtime.Pod]
-	leaving  *queue[string]
+	leaving  *queue[runtime.Leave]
 	ending   *queue[runtime.Ending]
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
