@@ -139,7 +139,7 @@ func (a *adopter) readCluster() {
 			}
 			a.whenSynced(func() {
 				if p := e.table.byRuntime[end.PodID]; p != nil {
-					e.runner.ending(p, end)
+					e.runner.laggards.ending(p, end)
 				}
 			})
 		case <-e.runner.workers.ctx.Done():

@@ -3,8 +3,6 @@
 package controller
 
 import (
-	"cmp"
-	"math"
 	"time"
 
 	"wangell.loutres.me/internal/monotime"
@@ -95,58 +93,4 @@ func (a *answers) forgetOpen(node string) {
 		r.Open = 0
 		a.nodes[node] = r
 	}
-}
-
-// forgetOpen forgets the open requests of a service through a node that has left.
-func (s *service) forgetOpen(node string) {
-	s.answers.forgetOpen(node)
-	for _, p := range s.pods {
-		p.answers.forgetOpen(node)
-	}
-}
-
-// answers handles a node's report of requests. A request that reached no pod counts for the service once it has
-// ended.
-func (r *receiver) answers(from wire.Peer, at monotime.Time, a wire.PodAnswers) {
-	if a.PodID != 0 {
-		if p := r.find(a.Service, a.PodID); p != nil {
-			started, _, failed := p.answers.add(from.Node, at, a)
-			p.service.traffic.Requests += started
-			p.service.traffic.FailedRequests += failed
-		}
-		return
-	}
-	if s := r.engine.table.byAddr[a.Service]; s != nil {
-		_, answered, failed := s.answers.add(from.Node, at, a)
-		s.traffic.Requests += answered
-		s.traffic.FailedRequests += failed
-	}
-}
-
-// answersByPod returns the requests of the service if they are balanced.
-func (s *service) answersByPod() (list []podAnswers) {
-	if !s.spec.Spec.BalancesRequests() || s.splits() {
-		return nil
-	}
-	list = append(list, podAnswers{open: s.answers.open(), ended: s.answers.sum.Answered})
-	for _, p := range s.pods {
-		if name := cmp.Or(p.rt.Name, p.rt.ID); name != "" {
-			list = append(list, podAnswers{pod: name, open: p.answers.open(), ended: p.answers.sum.Answered})
-		}
-	}
-	return list
-}
-
-// requestLoad returns the requests per second, and the number not answered yet. Both are NaN if unknown: pods have
-// connections, but no request is reported, as without Envoy.
-func (s *service) requestLoad(connected bool, now monotime.Time) (perSecond, open float64) {
-	open = float64(s.answers.open())
-	for _, p := range s.pods {
-		perSecond += p.answers.rate(now)
-		open += float64(p.answers.open())
-	}
-	if connected && perSecond == 0 && open == 0 {
-		return math.NaN(), math.NaN()
-	}
-	return perSecond, open
 }

@@ -13,27 +13,6 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// waiter waits until a user's request is fulfilled.
-type waiter struct {
-	ready func(*service) (bool, error) // an error if that has become impossible
-	done  chan error                   // gets one value
-}
-
-// checkWaiters releases the waiters of a service whose condition holds.
-func (e *engine) checkWaiters(s *service) {
-	s.waiters = slices.DeleteFunc(s.waiters, func(w *waiter) bool {
-		ready, err := w.ready(s)
-		if s.machine.Deleted() {
-			ready, err = false, fmt.Errorf("service %s: removed meanwhile", s.key)
-		}
-		if ready || err != nil {
-			w.done <- err
-			return true
-		}
-		return false
-	})
-}
-
 // ask delivers an event to a service's machine, and waits until ready. event is called once, on the loop; it may
 // return nil. An error from ready or ctx undoes nothing.
 func (c *Controller) ask(ctx context.Context, key runtime.Key, event func(*service) lifecycle.Event,
@@ -50,7 +29,7 @@ func (c *Controller) ask(ctx context.Context, key runtime.Key, event func(*servi
 		if ev != nil {
 			c.engine.step(s, ev)
 		}
-		c.engine.checkWaiters(s)
+		s.checkWaiters()
 	}) {
 		return ErrClosed
 	}

@@ -110,6 +110,9 @@ type Controller struct {
 	adopter  *adopter
 	receiver *receiver
 
+	throttles *throttleWatch
+	layers    *layerWatch
+
 	ending  sync.Once
 	ended   chan struct{} // closed when all goroutines have ended
 	logDone chan struct{}
@@ -145,11 +148,11 @@ func New(cfg Config) (*Controller, error) {
 	}()
 	nodes := c.receiver.nodes
 	go c.loop.run(func() monotime.Time { return c.engine.turn(nodes) })
-	if meter, ok := cfg.Runtime.(runtime.Meter); ok {
-		c.workers.group.Go(func() { c.watchThrottling(meter) })
+	if c.throttles.meter != nil {
+		c.workers.group.Go(c.throttles.run)
 	}
-	if meter, ok := cfg.Runtime.(runtime.LayerMeter); ok {
-		c.workers.group.Go(func() { c.watchLayers(meter) })
+	if c.layers.meter != nil {
+		c.workers.group.Go(c.layers.run)
 	}
 	c.workers.group.Go(c.engine.runner.readExits)
 	if cluster != nil {
@@ -166,7 +169,7 @@ func New(cfg Config) (*Controller, error) {
 func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	e := &engine{
 		loop: c.loop, events: c.events, table: newTable(cfg.Node), wakes: newWakes(cfg.Wake), changed: newChangedSet(),
-		pressures: newPressures(), learnt: cfg.Learnt, caller: cfg.Caller, held: map[runtime.Key]int{},
+		pressures: newPressures(), caller: cfg.Caller, held: map[runtime.Key]int{},
 		images:  newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
 		cluster: cluster, began: time.Now(),
 	}
@@ -188,9 +191,13 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		loop: c.loop, workers: c.workers, table: e.table, meter: meter, log: cfg.Log, deliver: e.step,
 		following: map[*service]bool{},
 	}
+	e.relief = &relief{loop: c.loop, table: e.table, cluster: cluster, deliver: e.step}
 	e.freezer = &freezer{
 		loop: c.loop, workers: c.workers, table: e.table, daemons: e.daemons, meter: meter, deliver: e.step,
-		cluster: cluster,
+		cluster: cluster, relief: e.relief,
+	}
+	e.planner = &planner{
+		loop: c.loop, table: e.table, events: c.events, deliver: e.step, rolls: cluster != nil, learnt: cfg.Learnt,
 	}
 	nodes := &nodes{
 		loop: c.loop, table: e.table, daemons: e.daemons, cluster: cluster, deliver: e.step,
@@ -200,7 +207,18 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	e.runner = &runner{
 		runtime: cfg.Runtime, loop: c.loop, workers: c.workers, events: c.events, images: e.images, table: e.table,
 		nodes: nodes, deliver: e.step, slots: make(chan struct{}, cfg.MaxConcurrentStarts), orphanGone: e.checkIdle,
-		changed: e.changed, cluster: e.cluster != nil,
+		cluster: e.cluster != nil,
+		laggards: &laggards{
+			loop: c.loop, nodes: nodes, events: c.events, changed: e.changed, cluster: e.cluster != nil,
+		},
+	}
+	c.throttles = &throttleWatch{
+		loop: c.loop, workers: c.workers, table: e.table, events: c.events, changed: e.changed, meter: meter,
+	}
+	layers, _ := cfg.Runtime.(runtime.LayerMeter)
+	c.layers = &layerWatch{
+		loop: c.loop, workers: c.workers, table: e.table, events: c.events, changed: e.changed, runner: e.runner,
+		log: cfg.Log, meter: layers,
 	}
 	c.engine, c.adopter = e, &adopter{engine: e}
 	c.receiver = &receiver{

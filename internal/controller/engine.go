@@ -24,12 +24,13 @@ type engine struct {
 	runner    *runner
 	scaler    *autoscaler
 	freezer   *freezer
+	relief    *relief
+	planner   *planner
 	images    *preparer
 	prefetch  *prefetcher // nil on one machine
 	wakes     *wakes
 	changed   *changedSet
 	pressures *pressures
-	learnt    func(runtime.Key, string)      // Config.Learnt; may be nil
 	caller    func(runtime.Key, wire.Caller) // Config.Caller; may be nil
 	held      map[runtime.Key]int            // by how many users a service is kept awake
 	cluster   runtime.Cluster                // nil on one machine
@@ -55,14 +56,14 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 	if after := s.machine.State(); after != before {
 		s.sleep.is(s.asleep(), monotime.Now(), requestsOf(&s.spec.Spec))
 		if after == lifecycle.Cold {
-			e.keepHistory(s)
+			e.planner.keepHistory(s)
 		}
 		s.spent.enter(after, monotime.Now())
 		e.events.emit(Event{Time: time.Now(), Kind: EventState, Service: s.key, State: after.String()})
 	}
 	e.changed.check(s)
 	e.scaler.watch(s)
-	e.checkWaiters(s)
+	s.checkWaiters()
 	if s.machine.Gone() {
 		e.remove(s)
 	}
@@ -116,7 +117,7 @@ func (e *engine) begin(s *service) { e.step(s, lifecycle.Timer{}) }
 // service: the caller then publishes, so that daemons drop the other's pods.
 func (e *engine) add(w *wanted) (s *service, taken bool) {
 	s = &service{wanted: w, heapPos: -1}
-	e.plan(s, w.history, time.Now())
+	e.planner.plan(s, w.history, time.Now())
 	s.foresight.unsure = w.history != ""
 	s.machine = lifecycle.New(s.lifecycle(e.cluster != nil), e.newGeneration())
 	s.sleep, s.pressures = newSleep(monotime.Now()), e.pressures
@@ -250,7 +251,7 @@ func (e *engine) shutdown(idle chan struct{}) {
 	e.closing, e.idle = true, idle
 	for _, s := range e.table.services {
 		s.again = nil
-		e.keepHistory(s)
+		e.planner.keepHistory(s)
 		e.step(s, lifecycle.Deleted{})
 	}
 	e.checkIdle()

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/forecast"
-	"wangell.loutres.me/internal/lifecycle"
 )
 
 // Reasons for a pod without demand: Outlook.Wanted.
@@ -113,117 +112,9 @@ func (f *foresight) outlook() *Outlook {
 	return o
 }
 
-// lifecycle returns the part that the service's state machine needs.
-func (s *service) lifecycle(rolls bool) lifecycle.Spec {
-	spec := s.wanted.lifecycle(rolls)
-	if s.foresight.wanted != "" && spec.Min == 0 {
-		spec.Min, spec.MinWhy = 1, wantedWhy[s.foresight.wanted]
-	}
-	return spec
-}
-
-// plan sets the foresight of a new or changed service, without an event for its state machine.
-func (e *engine) plan(s *service, history string, now time.Time) {
-	s.foresight.stop()
-	dismissed := s.foresight.dismissed
-	f, err := newForesight(s.wanted, history)
-	if err != nil {
-		e.events.report(s.key, SeverityWarning, err.Error()+": it begins anew")
-	}
-	f.dismissed = dismissed
-	s.foresight = f
-	e.look(s, now)
-}
-
-// look decides whether a pod is wanted, and schedules the next look. It reports whether the answer has changed.
-func (e *engine) look(s *service, now time.Time) (changed bool) {
-	f := &s.foresight
-	f.stop()
-	before := f.wanted
-	f.wanted, f.change = f.decide(now)
-	if !f.change.IsZero() {
-		f.timer = time.AfterFunc(min(max(f.change.Sub(now), time.Millisecond), foresightCheck), func() {
-			e.loop.post(func() {
-				if e.table.services[s.key] == s {
-					e.foresee(s, time.Now())
-				}
-			})
-		})
-	}
-	return f.wanted != before
-}
-
-// foresee is look for a service whose state machine runs.
-func (e *engine) foresee(s *service, now time.Time) {
-	if e.look(s, now) && !s.machine.Deleted() {
-		e.step(s, lifecycle.SpecChanged{Spec: s.lifecycle(e.cluster != nil)})
-	}
-}
-
-// used records a use of a service, as of its last packet. woken is set if it had no pod before.
-func (e *engine) used(s *service, woken bool) {
-	f := &s.foresight
-	if s.lastPacket == 0 || f.history == nil && f.dismissed.IsZero() {
-		return
-	}
-	at, now := s.lastPacket.Wall(), time.Now()
-	f.dismissed = time.Time{}
-	switch {
-	case f.history == nil:
-		e.foresee(s, now)
-		return
-	case f.unsure && !woken:
-		f.history.Skip(at)
-	case f.history.Used(at):
-		f.next = f.history.Next(f.fixed)
-		e.keepHistory(s)
-	}
-	f.unsure = false
-	reason, change := f.decide(now)
-	if reason != f.wanted || f.change.IsZero() || change.Before(f.change) {
-		e.foresee(s, now)
-		return
-	}
-	f.change = change // its timer comes earlier, and looks again
-}
-
-// keepHistory saves the history of a service for the next controller.
-func (e *engine) keepHistory(s *service) {
-	if f := &s.foresight; f.history != nil && f.saved != f.history.Encode() {
-		f.saved = f.history.Encode()
-		if e.learnt != nil {
-			e.learnt(s.key, f.saved)
-		}
-	}
-}
-
-// dismiss keeps a service without a pod until its next use, or until the foreseen times change: a user has put it to
-// sleep.
-func (e *engine) dismiss(s *service) {
-	if f := &s.foresight; f.wanted != "" {
-		f.dismissed = f.change
-		if f.change.IsZero() {
-			f.dismissed = time.Now().Add(foresightCheck)
-		}
-		e.foresee(s, time.Now())
-	}
-}
-
 // stop stops the timer.
 func (f *foresight) stop() {
 	if f.timer != nil {
 		f.timer.Stop()
 	}
-}
-
-// predicts reports whether the service's uses are foreseen from its past.
-func (w *wanted) predicts() bool { return w.spec.Spec.Sleep != nil && w.spec.Spec.Sleep.Predict }
-
-// idleSeconds is the time without a packet after which daemons report the service idle, in seconds. With a forecast
-// it is short: how long the service is kept is decided here.
-func (w *wanted) idleSeconds() uint32 {
-	if w.predicts() {
-		return uint32(min(w.spec.Spec.IdleTimeout, int64(forecast.Linger/time.Second)))
-	}
-	return uint32(w.spec.Spec.IdleTimeout)
 }

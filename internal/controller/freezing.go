@@ -12,34 +12,6 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// FrozenStatus is how a frozen pod is kept.
-type FrozenStatus struct {
-	Since time.Time `json:"since"`
-	// ResidentBytes and SwappedBytes are its memory in RAM and in swap; 0 while they are not measured.
-	ResidentBytes uint64 `json:"residentBytes,omitempty"`
-	SwappedBytes  uint64 `json:"swappedBytes,omitempty"`
-	// Reason says why its memory was not given back; empty if it was, or if it should stay.
-	Reason string `json:"reason,omitempty"`
-}
-
-// stillness is the state of a pod's freezing.
-type stillness struct {
-	report *wire.Frozen // the last one, if the pod is frozen; else nil
-	// since is a measurement after the pod's last packet; zero if there is none.
-	since   runtime.Usage
-	measure bool // the pod is being measured
-}
-
-func (s stillness) status() *FrozenStatus {
-	if s.report == nil {
-		return nil
-	}
-	return &FrozenStatus{
-		Since: s.report.At.Wall(), ResidentBytes: s.report.Resident, SwappedBytes: s.report.Swapped,
-		Reason: s.report.Reason,
-	}
-}
-
 // freezer freezes and thaws pods through their daemons, and checks whether idle ones are at work. It belongs to the
 // loop.
 type freezer struct {
@@ -49,6 +21,7 @@ type freezer struct {
 	daemons *daemons
 	meter   runtime.Meter   // nil if the runtime is not one: then daemons check whether pods are at work
 	cluster runtime.Cluster // nil on one machine; in one, daemons find the cgroups of pods
+	relief  *relief
 	deliver deliver
 }
 
@@ -86,21 +59,13 @@ func (f *freezer) report(p *pod, m *wire.Frozen) {
 	if f.cluster != nil {
 		f.cluster.SetFrozen(p.rt.ID, m.Frozen)
 		if !m.Frozen {
-			f.lookForRoom(p.service)
+			f.relief.lookForRoom(p.service)
 		}
 	}
 	last := max(p.stats.LastPacket, p.service.lastPacket)
 	f.deliver(p.service, lifecycle.FrozenSeen{
 		Ref: p.ref, Seq: m.Seq, Frozen: m.Frozen, At: m.At, LastPacket: last, Reason: m.Reason,
 	})
-}
-
-// reservations returns what the frozen pods of a service have given back.
-func (f *freezer) reservations(s *service) (r runtime.Reservations) {
-	if f.cluster != nil && len(s.pods) > 0 {
-		r = f.cluster.Reservations(s.key)
-	}
-	return r
 }
 
 // used schedules a measurement of a pod that may be frozen later, after its last packet.
@@ -216,38 +181,4 @@ func (s *service) frozenBytes() (resident, swapped uint64, any bool) {
 		}
 	}
 	return resident, swapped, any
-}
-
-// spent adds up the time that a service has been in each state.
-type spent struct {
-	state lifecycle.State
-	since monotime.Time
-	past  map[lifecycle.State]time.Duration // without the present state
-}
-
-// enter records that a service is in a state from now on.
-func (s *spent) enter(state lifecycle.State, now monotime.Time) {
-	if s.past == nil {
-		s.past = map[lifecycle.State]time.Duration{}
-	}
-	s.past[s.state] += now.Sub(s.since)
-	s.state, s.since = state, now
-}
-
-// until returns the time spent in each state up to now.
-func (s *spent) until(now monotime.Time) map[lifecycle.State]time.Duration {
-	all := map[lifecycle.State]time.Duration{s.state: now.Sub(s.since)}
-	for state, d := range s.past {
-		all[state] += d
-	}
-	return all
-}
-
-// freezeAfter is the time without a packet after which the service's pods are frozen; 0 if they never are, or if the
-// forecast stops them earlier.
-func (w *wanted) freezeAfter() time.Duration {
-	if after := w.spec.Spec.FreezeAfter(); after < time.Duration(w.idleSeconds())*time.Second {
-		return after
-	}
-	return 0
 }

@@ -4,7 +4,6 @@ package controller
 
 import (
 	"cmp"
-	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -99,40 +98,6 @@ type inspection struct {
 type clientOf struct {
 	client  netip.Addr
 	service runtime.Key
-}
-
-// Gates returns the state of the gates of all nodes with a daemon, by name, at most a few seconds old. It asks the
-// daemons, and waits two seconds for them at most.
-func (c *Controller) Gates(ctx context.Context) ([]Gate, error) {
-	i, err := c.inspect(ctx, (*inspector).askGates)
-	if err != nil {
-		return nil, err
-	}
-	return i.nodes, nil
-}
-
-// Connections returns who is connected to pods, likewise.
-func (c *Controller) Connections(ctx context.Context) (Connections, error) {
-	i, err := c.inspect(ctx, (*inspector).askConnected)
-	if err != nil {
-		return Connections{}, err
-	}
-	return i.result, nil
-}
-
-// inspect waits for an inspection.
-func (c *Controller) inspect(ctx context.Context, ask func(*inspector) *inspection) (i *inspection, err error) {
-	if !c.loop.call(func() { i = ask(c.receiver.inspector) }) {
-		return nil, ErrClosed
-	}
-	select {
-	case <-i.done:
-		return i, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-c.loop.done:
-		return nil, ErrClosed
-	}
 }
 
 func (o *inspector) askGates() *inspection {

@@ -23,6 +23,16 @@ const (
 	lateAlone    = 10
 )
 
+// laggards reports pods that do not end soon after their stop signals. It belongs to the loop.
+type laggards struct {
+	loop    *loop
+	nodes   *nodes
+	events  *hub
+	changed *changedSet
+	cluster bool
+	late    []latePod // of which is still to be told
+}
+
 // latePod is a pod that did not end soon after its stop signal.
 type latePod struct {
 	service runtime.Key
@@ -31,41 +41,41 @@ type latePod struct {
 }
 
 // ending has a pod reported that does not end soon after its stop signal.
-func (r *runner) ending(p *pod, end runtime.Ending) {
+func (l *laggards) ending(p *pod, end runtime.Ending) {
 	patience := slowStop
-	if r.cluster {
+	if l.cluster {
 		patience += kubeletSlack
 	}
 	if end.Grace > patience {
-		r.loop.after(end.Signal+patience, func() { r.slow(p, end) })
+		l.loop.after(end.Signal+patience, func() { l.slow(p, end) })
 	}
 }
 
 // slow notes a pod that has not ended on its stop signal, if its node would have told.
-func (r *runner) slow(p *pod, end runtime.Ending) {
-	if p.service.pod(p.ref) != p || p.state() == lifecycle.PodExited || !r.nodes.heard(p) ||
+func (l *laggards) slow(p *pod, end runtime.Ending) {
+	if p.service.pod(p.ref) != p || p.state() == lifecycle.PodExited || !l.nodes.heard(p) ||
 		end.Ended != nil && end.Ended() {
 		return
 	}
 	name := cmp.Or(p.rt.Name, p.rt.ID)
 	p.slow = fmt.Sprintf("pod %s did not end within %s of its stop signal: it is killed %s after the signal. %s",
 		name, slowStop, end.Grace.Round(time.Second), lateAdvice)
-	r.changed.check(p.service)
-	if r.late = append(r.late, latePod{p.service.key, name, p.slow}); len(r.late) == 1 {
-		r.loop.after(lateTogether, r.reportLate)
+	l.changed.check(p.service)
+	if l.late = append(l.late, latePod{p.service.key, name, p.slow}); len(l.late) == 1 {
+		l.loop.after(lateTogether, l.report)
 	}
 }
 
-// reportLate reports the pods that slow has noted.
-func (r *runner) reportLate() {
-	list := r.late
-	r.late = nil
+// report reports the pods that slow has noted.
+func (l *laggards) report() {
+	list := l.late
+	l.late = nil
 	if len(list) > lateAlone {
-		r.events.report("", SeverityWarning, lateSummary(list))
+		l.events.report("", SeverityWarning, lateSummary(list))
 		return
 	}
 	for _, p := range list {
-		r.events.report(p.service, SeverityWarning, p.text)
+		l.events.report(p.service, SeverityWarning, p.text)
 	}
 }
 

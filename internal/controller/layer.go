@@ -4,7 +4,6 @@ package controller
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -113,94 +112,4 @@ func layerWarning(bytes int64, rate float64, folder string) string {
 	return fmt.Sprintf("%s into its own layer%s: that is slow, and lost when the service sleeps; mount a volume there: "+
 		"volumes: [{name: data, persistent: {}}], volumeMounts: [{name: data, mountPath: %s}]",
 		what, mostly, cmp.Or(folder, "FOLDER"))
-}
-
-// watchLayers looks at the layers of running pods until the workers stop. One that is frozen is measured once.
-func (c *Controller) watchLayers(meter runtime.LayerMeter) {
-	pause := layerEvery
-	for {
-		select {
-		case <-c.workers.ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		pods := c.servingPods(mayHaveWritten)
-		limited := false
-		volumes := map[string][]string{} // with limits, by pod
-		c.loop.call(func() {
-			limited = c.engine.limitsLayers()
-			for id := range pods {
-				if p := c.engine.table.byRuntime[id]; p != nil {
-					volumes[id] = slices.Collect(maps.Keys(p.service.spec.Spec.EmptyDirLimits()))
-				}
-			}
-		})
-		begin := time.Now()
-		for id := range pods {
-			m, err := meter.Layer(c.workers.ctx, id, volumes[id]...)
-			if err != nil {
-				if !errors.Is(err, runtime.ErrNotFound) && c.workers.ctx.Err() == nil {
-					c.log.Debug("the layer of a pod cannot be measured", "pod", id, "error", err)
-				}
-				continue
-			}
-			c.loop.post(func() { c.engine.noteLayer(id, m) })
-		}
-		pause = max(layerEvery, layerShare*time.Since(begin))
-		if limited {
-			pause = max(layerSoon, layerShare*time.Since(begin))
-		}
-	}
-}
-
-// mayHaveWritten reports whether a pod has run since the last look at its layer.
-func mayHaveWritten(p *pod) bool { return p.still.report == nil || p.layer.at < p.still.report.At }
-
-// noteLayer records the content of a pod's layer.
-func (e *engine) noteLayer(id string, m runtime.Layer) {
-	p := e.table.byRuntime[id]
-	if p == nil {
-		return
-	}
-	spec := &p.service.spec.Spec
-	if why := cmp.Or(layerFull(m, spec.LayerLimit()), emptyDirFull(m, spec.EmptyDirLimits())); why != "" && !p.layer.full {
-		p.layer.full = true
-		e.runner.exited(p, runtime.Exit{
-			PodID: id, Service: p.service.key, Code: killedCode, At: time.Now(), Cause: why,
-		})
-		return
-	}
-	now := monotime.Now()
-	if p.layer.at != 0 && now.Sub(p.layer.at) < layerEvery/2 { // a look for the limit: too short a time for a rate
-		p.layer.bytes = m.Bytes
-		return
-	}
-	first := p.layer.warning == ""
-	if !p.layer.note(m, now) {
-		return
-	}
-	if first {
-		e.events.report(p.service.key, SeverityWarning, p.layer.warning)
-	}
-	e.changed.check(p.service)
-}
-
-// limitsLayers reports whether a pod may write only so much into its layer, or into an emptyDir volume.
-func (e *engine) limitsLayers() bool {
-	for _, p := range e.table.byRuntime {
-		if spec := &p.service.spec.Spec; spec.LayerLimit() > 0 || len(spec.EmptyDirLimits()) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// layerWarning returns the warning about the layer of the first pod that has one.
-func (s *service) layerWarning() string {
-	for _, p := range s.pods {
-		if p.layer.warning != "" {
-			return p.layer.warning
-		}
-	}
-	return ""
 }

@@ -80,7 +80,7 @@ func TestAPodWithAFullLayerIsEndedWithAReason(t *testing.T) {
 	w.warm("a")
 	pod := w.status("a").Pods[0].ID
 	for _, written := range []int64{64 * mib, 65 * mib, 66 * mib} { // the last is measured while the pod ends
-		w.c.loop.call(func() { w.c.engine.noteLayer(pod, runtime.Layer{Bytes: written}) })
+		w.c.loop.call(func() { w.c.layers.note(pod, runtime.Layer{Bytes: written}) })
 		if written == 64*mib {
 			if st := w.status("a"); len(st.Pods) != 1 || st.Pods[0].ID != pod {
 				t.Fatalf("at the limit: %+v", st)

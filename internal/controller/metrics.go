@@ -128,13 +128,6 @@ type usedService struct {
 	freed   runtime.Reservations
 }
 
-// podAnswers are the requests of a pod; without a name, those that have none.
-type podAnswers struct {
-	pod   string
-	open  uint32
-	ended [wire.Classes]uint64
-}
-
 // classes are the names of the classes of answers.
 var classes = [wire.Classes]string{"none", "1xx", "2xx", "3xx", "4xx", "5xx"}
 
@@ -168,7 +161,7 @@ func (e *engine) snapshot() snapshot {
 				states: s.spent.until(monotime.Now()),
 			}
 			if resident, swapped, any := s.frozenBytes(); any {
-				u.freed = e.freezer.reservations(s)
+				u.freed = e.relief.reservations(s)
 				u.frozen = &[2]uint64{resident, swapped}
 			}
 			n.used = append(n.used, u)

@@ -136,6 +136,12 @@ type sleeper struct {
 	done chan struct{}
 }
 
+// waiter waits until a user's request is fulfilled.
+type waiter struct {
+	ready func(*service) (bool, error) // an error if that has become impossible
+	done  chan error                   // gets one value
+}
+
 // glance is the part of a service's Status that decides whether it has changed.
 type glance struct {
 	state                      lifecycle.State

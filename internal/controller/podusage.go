@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -78,18 +77,4 @@ func (c *Controller) Stats(ctx context.Context, key runtime.Key) ([]PodUsage, er
 		}
 	}
 	return measured, nil
-}
-
-// servingPods returns the main containers of the serving pods that wanted selects, by the runtime's IDs of the pods.
-// wanted is called on the loop.
-func (c *Controller) servingPods(wanted func(*pod) bool) map[string]string {
-	names := map[string]string{}
-	c.loop.call(func() {
-		for id, p := range c.engine.table.byRuntime {
-			if p.published == lifecycle.PodServing && wanted(p) {
-				names[id] = p.service.spec.Name
-			}
-		}
-	})
-	return names
 }

@@ -43,7 +43,7 @@ func (c *Controller) Status() []Status {
 		out = make([]Status, 0, len(c.engine.table.services))
 		for _, s := range c.engine.table.services {
 			st := s.status()
-			st.Reservations = c.engine.freezer.reservations(s)
+			st.Reservations = c.engine.relief.reservations(s)
 			out = append(out, st)
 		}
 	})
@@ -61,6 +61,40 @@ func (c *Controller) Pressure() []Pressure {
 	return out
 }
 
+// Gates returns the state of the gates of all nodes with a daemon, by name, at most a few seconds old. It asks the
+// daemons, and waits two seconds for them at most.
+func (c *Controller) Gates(ctx context.Context) ([]Gate, error) {
+	i, err := c.inspect(ctx, (*inspector).askGates)
+	if err != nil {
+		return nil, err
+	}
+	return i.nodes, nil
+}
+
+// Connections returns who is connected to pods, likewise.
+func (c *Controller) Connections(ctx context.Context) (Connections, error) {
+	i, err := c.inspect(ctx, (*inspector).askConnected)
+	if err != nil {
+		return Connections{}, err
+	}
+	return i.result, nil
+}
+
+// inspect waits for an inspection.
+func (c *Controller) inspect(ctx context.Context, ask func(*inspector) *inspection) (i *inspection, err error) {
+	if !c.loop.call(func() { i = ask(c.receiver.inspector) }) {
+		return nil, ErrClosed
+	}
+	select {
+	case <-i.done:
+		return i, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.loop.done:
+		return nil, ErrClosed
+	}
+}
+
 // StatusOf returns the status of one service, and whether it exists.
 func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
 	c.loop.call(func() {
@@ -68,7 +102,7 @@ func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
 			st, ok = s.status(), true
 			st.NoDaemon, st.Starting = c.engine.daemons.alone, !c.engine.daemons.listed()
 			st.Unreported, st.Removing = c.engine.unreported(s), s.machine.Deleted()
-			st.Reservations = c.engine.freezer.reservations(s)
+			st.Reservations = c.engine.relief.reservations(s)
 		}
 	})
 	return st, ok

@@ -103,7 +103,7 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 			e.caller(s.key, *m)
 		}
 	case *wire.Memory:
-		e.freezer.shortOfMemory(from.Node, m)
+		e.relief.shortOfMemory(from.Node, m)
 	case *wire.Denied:
 		if s := e.table.byAddr[m.Service]; s != nil {
 			e.noteDenied(s, from.Node, m)
@@ -162,7 +162,7 @@ func (r *receiver) wake(from wire.Peer, m *wire.Wake) {
 		}
 		s.askers[from.ID] = true
 		e.step(s, lifecycle.WakeAsked{Seq: m.Seq, SYNSeen: m.SYNSeen, Noticed: m.Noticed, Parked: m.Parked})
-		e.used(s, true)
+		e.planner.used(s, true)
 	}
 }
 
@@ -196,10 +196,28 @@ func (r *receiver) stats(from wire.Peer, st wire.PodStats) {
 	p.service.addStats(p, st)
 	// The last packets of pods that are being stopped do not count as use.
 	if s := p.service.machine.State(); s == lifecycle.Warm || s == lifecycle.Frozen {
-		r.engine.used(p.service, false)
+		r.engine.planner.used(p.service, false)
 	}
 	r.engine.freezer.used(p)
 	r.engine.step(p.service, lifecycle.FlowsSeen{Ref: p.ref, Open: st.OpenFlows, LastPacket: st.LastPacket})
+}
+
+// answers handles a node's report of requests. A request that reached no pod counts for the service once it has
+// ended.
+func (r *receiver) answers(from wire.Peer, at monotime.Time, a wire.PodAnswers) {
+	if a.PodID != 0 {
+		if p := r.find(a.Service, a.PodID); p != nil {
+			started, _, failed := p.answers.add(from.Node, at, a)
+			p.service.traffic.Requests += started
+			p.service.traffic.FailedRequests += failed
+		}
+		return
+	}
+	if s := r.engine.table.byAddr[a.Service]; s != nil {
+		_, answered, failed := s.answers.add(from.Node, at, a)
+		s.traffic.Requests += answered
+		s.traffic.FailedRequests += failed
+	}
 }
 
 // outdated reports whether a pod's counters are older than others: they may arrive out of order. The time of the same
@@ -238,11 +256,5 @@ func (r *receiver) unreadable(from wire.Peer, m *wire.Unreadable) {
 	if e.cluster == nil || p == nil || p.node != from.Node {
 		return
 	}
-	e.runner.exited(p, runtime.Exit{
-		PodID: m.UID, Service: p.service.key, Code: killedCode, At: time.Now(),
-		Cause: fmt.Sprintf("pod %s on node %s is ended, because %s", cmp.Or(p.rt.Name, m.UID), from.Node, m.Cause),
-	})
+	e.runner.giveUp(p, fmt.Sprintf("pod %s on node %s is ended, because %s", cmp.Or(p.rt.Name, m.UID), from.Node, m.Cause))
 }
-
-// killedCode is the exit status of a process that SIGKILL has ended.
-const killedCode = 128 + 9

@@ -19,6 +19,15 @@ import (
 // roomLook is the pause between two checks whether the node of a thawed pod has room for its requests.
 const roomLook = 3 * time.Second
 
+// relief stops frozen services on nodes that are short of memory, or of room for the requests of thawed pods. It belongs
+// to the loop.
+type relief struct {
+	loop    *loop
+	table   *table
+	cluster runtime.Cluster // nil on one machine
+	deliver deliver
+}
+
 // frozenThere is a service with pods on a node that is short of room.
 type frozenThere struct {
 	key    runtime.Key
@@ -43,10 +52,18 @@ func leastRecentlyUsed(there []frozenThere) (key runtime.Key, ok bool) {
 	}).key, true
 }
 
+// reservations returns what the frozen pods of a service have given back.
+func (r *relief) reservations(s *service) (given runtime.Reservations) {
+	if r.cluster != nil && len(s.pods) > 0 {
+		given = r.cluster.Reservations(s.key)
+	}
+	return given
+}
+
 // relieve stops a frozen service that meets a condition, which frees its resources on a node.
-func (f *freezer) relieve(node, why string, useful func(*service) bool) {
+func (r *relief) relieve(node, why string, useful func(*service) bool) {
 	var there []frozenThere
-	for _, s := range f.table.services {
+	for _, s := range r.table.services {
 		if !slices.ContainsFunc(s.pods, func(p *pod) bool { return p.node == node }) {
 			continue
 		}
@@ -58,47 +75,47 @@ func (f *freezer) relieve(node, why string, useful func(*service) bool) {
 		})
 	}
 	if key, ok := leastRecentlyUsed(there); ok {
-		s := f.table.services[key]
-		f.deliver(s, lifecycle.Pressed{Why: why})
+		s := r.table.services[key]
+		r.deliver(s, lifecycle.Pressed{Why: why})
 		s.pressed = s.machine.State() == lifecycle.Stopping
 	}
 }
 
 // shortOfMemory handles a daemon's report that its node is short of memory.
-func (f *freezer) shortOfMemory(node string, m *wire.Memory) {
+func (r *relief) shortOfMemory(node string, m *wire.Memory) {
 	where := "the machine"
-	if f.cluster != nil {
+	if r.cluster != nil {
 		where = "node " + node
 	}
-	f.relieve(node, fmt.Sprintf("%s is short of memory: %s of %s are available", where,
+	r.relieve(node, fmt.Sprintf("%s is short of memory: %s of %s are available", where,
 		bytesize.Format(int64(m.Available)), bytesize.Format(int64(m.Total))), func(*service) bool { return true })
 }
 
 // lookForRoom checks from time to time whether the node of a service's pods has room for their requests. While the
 // node has no room, it stops frozen services there that keep their requests.
-func (f *freezer) lookForRoom(s *service) {
+func (r *relief) lookForRoom(s *service) {
 	if s.roomLook {
 		return
 	}
 	s.roomLook = true
-	f.loop.after(roomLook, func() {
+	r.loop.after(roomLook, func() {
 		s.roomLook = false
-		if f.table.services[s.key] != s || f.loop.idle() {
+		if r.table.services[s.key] != s || r.loop.idle() {
 			return
 		}
-		if r := f.reservations(s); r.ShortOn != "" {
-			f.relieve(r.ShortOn, r.Short, f.keepsRequests)
-			f.lookForRoom(s)
+		if room := r.reservations(s); room.ShortOn != "" {
+			r.relieve(room.ShortOn, room.Short, r.keepsRequests)
+			r.lookForRoom(s)
 		}
 	})
 }
 
 // keepsRequests reports whether the frozen pods of a service have kept their requests.
-func (f *freezer) keepsRequests(s *service) bool {
-	r := f.reservations(s)
+func (r *relief) keepsRequests(s *service) bool {
+	given := r.reservations(s)
 	for _, q := range requestsOf(&s.spec.Spec) {
 		if !math.IsNaN(q) && q > 0 {
-			return r.CPU+r.Memory == 0
+			return given.CPU+given.Memory == 0
 		}
 	}
 	return false

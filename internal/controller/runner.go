@@ -32,11 +32,10 @@ type runner struct {
 	table   *table
 	nodes   *nodes
 	deliver deliver
-	changed *changedSet
 	cluster bool
 	slots   chan struct{} // has one element for each start in progress
 
-	late []latePod // of which is still to be told
+	laggards *laggards
 
 	orphans int // pods of no service that are being stopped
 	// orphanGone is called when one of them is gone.
@@ -230,6 +229,14 @@ func endOf(ref lifecycle.Ref, e runtime.Exit) lifecycle.Event {
 	return exited
 }
 
+// killedCode is the exit status of a process that SIGKILL has ended.
+const killedCode = 128 + 9
+
+// giveUp ends a pod as if its process had been killed. why is for users.
+func (r *runner) giveUp(p *pod, why string) {
+	r.exited(p, runtime.Exit{PodID: p.rt.ID, Service: p.service.key, Code: killedCode, At: time.Now(), Cause: why})
+}
+
 // readExits reads the exits of processes until the controller ends, and on one machine the stop signals that they get;
 // those of a cluster the adopter reads.
 func (r *runner) readExits() {
@@ -253,7 +260,7 @@ func (r *runner) readExits() {
 		case end := <-ending:
 			r.loop.post(func() {
 				if p := r.table.byRuntime[end.PodID]; p != nil {
-					r.ending(p, end)
+					r.laggards.ending(p, end)
 				}
 			})
 		case <-r.workers.ctx.Done():

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,23 +51,6 @@ func (s *service) removePod(p *pod) {
 	s.sleepers = waiting
 }
 
-// awaitPods returns a sleeper that waits for the end of the present pods; nil if there are none.
-func (s *service) awaitPods() *sleeper {
-	if len(s.pods) == 0 {
-		return nil
-	}
-	w := &sleeper{refs: map[lifecycle.Ref]bool{}, done: make(chan struct{})}
-	for _, p := range s.pods {
-		w.refs[p.ref] = true
-	}
-	s.sleepers = append(s.sleepers, w)
-	return w
-}
-
-func (s *service) removeSleeper(w *sleeper) {
-	s.sleepers = slices.DeleteFunc(s.sleepers, func(o *sleeper) bool { return o == w })
-}
-
 // replicas is the number of pods whose process runs.
 func (s *service) replicas() int {
 	n := 0
@@ -78,6 +60,15 @@ func (s *service) replicas() int {
 		}
 	}
 	return n
+}
+
+// lifecycle returns the part that the service's state machine needs.
+func (s *service) lifecycle(rolls bool) lifecycle.Spec {
+	spec := s.wanted.lifecycle(rolls)
+	if s.foresight.wanted != "" && spec.Min == 0 {
+		spec.Min, spec.MinWhy = 1, wantedWhy[s.foresight.wanted]
+	}
+	return spec
 }
 
 func (s *service) status() Status {
@@ -174,37 +165,24 @@ func (s *service) unready() string {
 	return ""
 }
 
-// observe measures the load at a time.
-func (s *service) observe(now monotime.Time) Observation {
-	o := Observation{
-		At: now, Desired: s.machine.Desired(), Serving: s.machine.Serving(),
-		NewPerSecond: s.newFlows.at(s.traffic.NewFlows, now),
-		CPU:          s.use(v1alpha1.MetricCPU, now), Memory: s.use(v1alpha1.MetricMemory, now),
-	}
+// layerWarning returns the warning about the layer of the first pod that has one.
+func (s *service) layerWarning() string {
 	for _, p := range s.pods {
-		if p.published == lifecycle.PodServing {
-			o.Open += uint64(p.stats.OpenFlows)
+		if p.layer.warning != "" {
+			return p.layer.warning
 		}
 	}
-	o.Requests, o.Concurrency = s.requestLoad(o.Open > 0, now)
-	return o
+	return ""
 }
 
-// use is the mean use of a resource by the serving pods, in percent of their requests; NaN if it is not known for one
-// of them.
-func (s *service) use(m v1alpha1.ScalingMetric, now monotime.Time) float64 {
-	requests, sum, n := requestsOf(&s.spec.Spec), 0.0, 0
+// throttleWarning returns the warning about the first pod that is throttled.
+func (s *service) throttleWarning() string {
 	for _, p := range s.pods {
-		if p.published == lifecycle.PodServing {
-			sum, n = sum+p.usage.percent(m, requests, now), n+1
+		if p.throttle.warning != "" {
+			return p.throttle.warning
 		}
 	}
-	return sum / float64(n) // NaN if there is none
-}
-
-// followsLoad reports whether the number of the service's pods follows its load now.
-func (s *service) followsLoad() bool {
-	return s.spec.Spec.Scaling != nil && s.machine.State() == lifecycle.Warm
+	return ""
 }
 
 // idleForAge is how long a node's idle report is valid: daemons repeat it every 10 s.

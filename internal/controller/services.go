@@ -116,7 +116,7 @@ func (c *Controller) Scale(key runtime.Key, n int, why string) error {
 		var s *service
 		if s, err = c.engine.living(key); err == nil {
 			if n == 0 {
-				c.engine.dismiss(s)
+				c.engine.planner.dismiss(s)
 			}
 			c.engine.step(s, lifecycle.Scale{N: n, Why: why})
 		}
@@ -141,7 +141,7 @@ func (c *Controller) Sleep(ctx context.Context, key runtime.Key) error {
 			return
 		}
 		w = s.awaitPods()
-		c.engine.dismiss(s)
+		c.engine.planner.dismiss(s)
 		c.engine.step(s, lifecycle.SleepAsked{})
 	}) {
 		return ErrClosed

@@ -4,13 +4,11 @@ package controller
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -111,46 +109,4 @@ type Status struct {
 	Reservations runtime.Reservations `json:"reservations,omitzero"`
 	// Slept is how long it has slept since the controller began to lead, and what that saved.
 	Slept Slept `json:"slept,omitzero"`
-}
-
-// Observation is the load of a service.
-type Observation struct {
-	At monotime.Time
-	// Desired is the number of pods that the service should have, Serving the number of pods that get new flows.
-	Desired, Serving int
-	// Open is the number of open flows of the serving pods.
-	Open uint64
-	// NewPerSecond is the number of flows of all pods established per second since the previous observation, at least
-	// scaleEvery ago; NaN if there was none.
-	NewPerSecond float64
-	// CPU and Memory are the mean use of the serving pods in percent of their requests; NaN if it is not known for one
-	// of them. Only services that are scaled by one of them are measured.
-	CPU, Memory float64
-	// Requests is the number of requests per second and Concurrency the number of those that are not answered yet,
-	// including those that wait; NaN if they are not known.
-	Requests, Concurrency float64
-	// Pods are all pods that have an address.
-	Pods []PodStatus
-}
-
-// value is the metric for each serving pod; NaN if it is not known.
-func (o Observation) value(m v1alpha1.ScalingMetric) float64 {
-	if o.Serving == 0 {
-		return math.NaN()
-	}
-	switch m {
-	case v1alpha1.MetricConnections:
-		return float64(o.Open) / float64(o.Serving)
-	case v1alpha1.MetricRate:
-		return o.NewPerSecond / float64(o.Serving)
-	case v1alpha1.MetricRequests:
-		return o.Requests / float64(o.Serving)
-	case v1alpha1.MetricConcurrency:
-		return o.Concurrency / float64(o.Serving)
-	case v1alpha1.MetricCPU:
-		return o.CPU
-	case v1alpha1.MetricMemory:
-		return o.Memory
-	}
-	return math.NaN()
 }

@@ -5,6 +5,7 @@ package controller
 import (
 	"net/netip"
 
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -67,4 +68,15 @@ func (t *table) podsOn(node string) []*pod {
 		}
 	}
 	return pods
+}
+
+// serving returns the main containers of the serving pods that selected selects, by the runtime's IDs of the pods.
+func (t *table) serving(selected func(*pod) bool) map[string]string {
+	names := map[string]string{}
+	for id, p := range t.byRuntime {
+		if p.published == lifecycle.PodServing && selected(p) {
+			names[id] = p.service.spec.Name
+		}
+	}
+	return names
 }

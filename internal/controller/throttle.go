@@ -4,12 +4,8 @@ package controller
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
-	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -79,57 +75,4 @@ func throttleWarning(container string, share float64, paused, span time.Duration
 	return fmt.Sprintf("container %s had used up its CPU limit in %.0f %% of the periods of the last %s, in which its "+
 		"tasks waited for %s together: raise resources.limits.cpu, or run fewer workers",
 		container, 100*share, span.Round(time.Second), paused.Round(time.Millisecond))
-}
-
-// watchThrottling looks at running pods with a CPU limit until the workers stop.
-func (c *Controller) watchThrottling(meter runtime.Meter) {
-	tick := time.NewTicker(throttleEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-c.workers.ctx.Done():
-			return
-		case <-tick.C:
-		}
-		for id, name := range c.servingPods(canBeThrottled) {
-			used, err := meter.Usage(c.workers.ctx, id)
-			if err != nil {
-				continue // it has ended
-			}
-			c.loop.post(func() { c.engine.noteThrottling(id, used.ByContainer(name)) })
-		}
-	}
-}
-
-// canBeThrottled reports whether a pod runs and has a CPU limit.
-func canBeThrottled(p *pod) bool { return p.still.report == nil && limitsCPU(p.service.spec) }
-
-// limitsCPU reports whether one of the containers of a service has a CPU limit.
-func limitsCPU(s *v1alpha1.WangellService) bool {
-	return slices.ContainsFunc(containerResources(&s.Spec), func(r corev1.ResourceRequirements) bool {
-		q, limited := r.Limits[corev1.ResourceCPU]
-		return limited && !q.IsZero()
-	})
-}
-
-// noteThrottling records how the containers of a pod were throttled.
-func (e *engine) noteThrottling(id string, containers []runtime.ContainerUsage) {
-	p := e.table.byRuntime[id]
-	if p == nil || !p.throttle.note(containers) {
-		return
-	}
-	if w := p.throttle.warning; w != "" {
-		e.events.report(p.service.key, SeverityWarning, w)
-	}
-	e.changed.check(p.service)
-}
-
-// throttleWarning returns the warning about the first pod that is throttled.
-func (s *service) throttleWarning() string {
-	for _, p := range s.pods {
-		if p.throttle.warning != "" {
-			return p.throttle.warning
-		}
-	}
-	return ""
 }

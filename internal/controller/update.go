@@ -102,8 +102,8 @@ func (u *updater) change(w *wanted) {
 	}
 	s.imageErr, s.pull = "", nil
 	s.resolved.set(&w.spec.Spec, s.resolved.list)
-	e.keepHistory(s)
-	e.plan(s, s.foresight.saved, time.Now())
+	e.planner.keepHistory(s)
+	e.planner.plan(s, s.foresight.saved, time.Now())
 	e.prefetch.touch()
 	if old.addr != w.addr {
 		e.evict(w.addr)
@@ -114,7 +114,7 @@ func (u *updater) change(w *wanted) {
 			Spec: s.lifecycle(e.cluster != nil), Restart: old.hash != w.hash && !w.splits(),
 		})
 		if w.splits() && !old.splits() {
-			e.dismiss(s)
+			e.planner.dismiss(s)
 			e.step(s, lifecycle.SleepAsked{})
 		}
 		if old.addr != w.addr {

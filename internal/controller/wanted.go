@@ -10,16 +10,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/forecast"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/readiness"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/scale"
 	"wangell.loutres.me/internal/sources"
-	"wangell.loutres.me/internal/wire"
 )
 
 // Service is a service as the controller's user wants it.
@@ -84,68 +83,30 @@ func (w *wanted) sameImage(old *wanted) bool {
 		w.spec.Spec.PreparedPods() == old.spec.Spec.PreparedPods()
 }
 
-// entry is the service's entry in the daemons' table of services.
-func (w *wanted) entry() wire.Service {
-	s := &w.spec.Spec
-	e := wire.Service{
-		Addr: w.addr, Name: string(w.key), IdleSeconds: w.idleSeconds(),
-		MaxParked: uint16(s.MaxParked), MaxParkedPerSource: uint16(s.MaxParkedPerSource),
+// predicts reports whether the service's uses are foreseen from its past.
+func (w *wanted) predicts() bool { return w.spec.Spec.Sleep != nil && w.spec.Spec.Sleep.Predict }
+
+// idleSeconds is the time without a packet after which daemons report the service idle, in seconds. With a forecast
+// it is short: how long the service is kept is decided here.
+func (w *wanted) idleSeconds() uint32 {
+	if w.predicts() {
+		return uint32(min(w.spec.Spec.IdleTimeout, int64(forecast.Linger/time.Second)))
 	}
-	e.FreezeSeconds = uint32(w.freezeAfter() / time.Second)
-	if w.announce {
-		e.Flags |= wire.FlagAnnounce
+	return uint32(w.spec.Spec.IdleTimeout)
+}
+
+// freezeAfter is the time without a packet after which the service's pods are frozen; 0 if they never are, or if the
+// forecast stops them earlier.
+func (w *wanted) freezeAfter() time.Duration {
+	if after := w.spec.Spec.FreezeAfter(); after < time.Duration(w.idleSeconds())*time.Second {
+		return after
 	}
-	if s.SessionAffinity == corev1.ServiceAffinityClientIP {
-		e.Flags |= wire.FlagAffinity
-	}
-	if s.Balancing != nil && s.Balancing.LocalityPreference == v1alpha1.LocalityLocal {
-		e.Flags |= wire.FlagPreferLocal
-	}
-	switch s.WakeProof {
-	case v1alpha1.WakeProofAlways:
-		e.Flags |= wire.FlagProofAlways
-	case v1alpha1.WakeProofNever:
-		e.Flags |= wire.FlagProofNever
-	}
-	if metered(s) {
-		e.Flags |= wire.FlagUsage
-	}
-	if allowed, restricted := w.allowed(); restricted {
-		e.Flags |= wire.FlagSources
-		allowed, _ = allowed.Within(wire.MaxSourceRules)
-		e.Sources = wire.NewSources(allowed.Rules())
-	}
-	if s.Retries != nil {
-		e.Retries = uint8(*s.Retries)
-	}
-	if s.BalancesRequests() {
-		e.Flags |= wire.FlagRequests
-		e.Requests = balancingOf(s.Balancing)
-		e.Requests.Traffic = trafficOf(w.spec)
-	}
-	return e
+	return 0
 }
 
 // silence is the time without a packet after which daemons report the service idle.
 func (w *wanted) silence() time.Duration {
 	return cmp.Or(w.freezeAfter(), time.Duration(w.idleSeconds())*time.Second)
-}
-
-// balancingOf returns how requests are balanced, for the daemons.
-func balancingOf(b *v1alpha1.Balancing) wire.Requests {
-	r := wire.Requests{
-		ClientIdleSeconds: uint32(b.ClientIdleTimeout), MaxPerPod: uint16(b.MaxRequestsPerPod),
-		WarmupSeconds: uint16(b.Warmup), Transparent: b.ClientAddress == v1alpha1.ClientAddressTransparent,
-	}
-	switch b.Protocol {
-	case v1alpha1.ProtocolHTTP1:
-		r.Protocol = wire.ProtocolHTTP1
-	case v1alpha1.ProtocolHTTP2:
-		r.Protocol = wire.ProtocolHTTP2
-	case v1alpha1.ProtocolTCP:
-		r.Protocol = wire.ProtocolTCP
-	}
-	return r
 }
 
 // allowed returns the sources that may connect; restricted is false if all may.
@@ -217,9 +178,6 @@ func (w *wanted) policy() scale.Policy {
 func (w *wanted) grace() time.Duration {
 	return time.Duration(*w.spec.Spec.TerminationGracePeriodSeconds) * time.Second
 }
-
-// drainMillis is how long connections may go on at a former address, in milliseconds.
-func (w *wanted) drainMillis() uint32 { return uint32(*w.spec.Spec.DrainTimeout * 1000) }
 
 func compareKeys(a, b runtime.Key) int { return strings.Compare(string(a), string(b)) }
 
