@@ -4,7 +4,6 @@ package gate
 
 import (
 	"net/netip"
-	"sync"
 	"sync/atomic"
 )
 
@@ -12,42 +11,6 @@ import (
 // is set, no SYN is parked whose client has not proven where it is, so that forged SYNs neither keep draining pods nor
 // wake the service again.
 const waryFlags = uint32(gateServiceFlagSERVICE_DRAINS | gateServiceFlagSERVICE_DOUBTED)
-
-// doubts tracks whether wakes led to connections.
-type doubts struct {
-	mu sync.Mutex
-	of map[uint32]visits // by the service's index
-}
-
-// visits is the gate's record of a service since its pods were last gone.
-type visits struct {
-	wakes uint64 // its count of wakes then
-	used  bool   // a connection was established to a pod that is gone already
-	front uint64 // connections of its front then
-}
-
-// forget forgets a service whose index is reused.
-func (d *doubts) forget(service uint32) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.of, service)
-}
-
-// podGone records that a pod is gone and whether it had connections. If it was the last one, podGone reports whether
-// this gate woke the service in vain, that is without any connection, given the counts of wakes and of the front's
-// connections.
-func (d *doubts) podGone(service uint32, used, last bool, wakes, front uint64) (inVain bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	v := d.of[service]
-	v.used = v.used || used
-	if last {
-		inVain = !v.used && front == v.front && wakes != v.wakes
-		v = visits{wakes: wakes, front: front}
-	}
-	d.of[service] = v
-	return inVain
-}
 
 // DrainAll announces that all pods of a service are about to drain, so that Drain makes it cold. Until one serves again
 // or the last is removed, a SYN is parked only if its client has proven where it is: a forged one is no new client. A

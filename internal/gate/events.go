@@ -17,39 +17,6 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// EventKind is the kind of an Event.
-type EventKind uint32
-
-// The kinds of events.
-const (
-	EventWake        = EventKind(gateEventTypeEVENT_WAKE)       // the first SYN of a cold service was parked
-	EventListen      = EventKind(gateEventTypeEVENT_LISTEN)     // a pod's socket enters LISTEN; it accepts within µs
-	EventFirstSYNACK = EventKind(gateEventTypeEVENT_SYNACK)     // a pod's first SYN-ACK passed
-	EventFirstByte   = EventKind(gateEventTypeEVENT_FIRST_BYTE) // a pod's first payload passed
-	// EventOverBudget: a client exceeded a budget of wakes. At most one is sent in a second.
-	EventOverBudget = EventKind(gateEventTypeEVENT_OVER_BUDGET)
-	// EventDenied: the rules of a service refused a client. At most one is sent for a service in a minute.
-	EventDenied = EventKind(gateEventTypeEVENT_DENIED)
-	// EventDeaf: a listening socket of a pod was closed, or the pod, or its home node, refused a SYN because nothing
-	// listens there. Another socket of the pod may still listen. If not, the gate gives the pod no new flows: Serve does
-	// so again.
-	EventDeaf = EventKind(gateEventTypeEVENT_DEAF)
-	// EventThaw: a packet asked something of a frozen pod's program: see SetFrozen. Events begins with those of pods that
-	// an earlier reader has left frozen, and may repeat them.
-	EventThaw = EventKind(gateEventTypeEVENT_THAW)
-)
-
-// Event is something that the gate reports.
-type Event struct {
-	Kind    EventKind
-	Service netip.AddrPort
-	Pod     uint64       // the pod's ID; 0 for EventWake, EventOverBudget and EventDenied
-	Source  netip.Prefix // EventOverBudget: the client's /24; EventDenied: the client
-	Scope   WakeScope    // EventOverBudget: which budget
-	Cause   ThawCause    // EventThaw: who asked
-	At      monotime.Time
-}
-
 // Events calls handle for each event, on one goroutine, and sends SYNs that are not answered in time to other pods.
 // It stops when the returned function or Close is called; once either has returned, handle is not called again. Only
 // one reader may run at a time.

@@ -26,12 +26,6 @@ const (
 	tendInterval = 10 * time.Second
 )
 
-// follower is the goroutine that follows devices.
-type follower struct {
-	stop chan struct{}  // closed by stopFollowing; nil if nothing is followed
-	done sync.WaitGroup // the goroutine
-}
-
 // errStopped says that stopFollowing was called.
 var errStopped = errors.New("stopped")
 
@@ -185,5 +179,20 @@ func (g *Gate) tend() {
 func (g *Gate) tendNICs() {
 	if err := g.syncNICs(false); err != nil {
 		g.log.Error("the gate cannot follow a change of network devices", "error", err)
+	}
+}
+
+// addressChanged handles an address that this machine has got or lost. What setSource has added stays while the machine
+// gets others, because connections may use it.
+func (g *Gate) addressChanged(u netlink.AddrUpdate) {
+	switch {
+	case g.cfg.EncapPort != 0:
+		if addrOf(&u.LinkAddress) == g.cfg.NodeAddr {
+			g.tendNICs()
+		}
+	case !u.NewAddr:
+		if err := g.dev.setSource(); err != nil {
+			g.log.Error("programs on this machine may not reach services", "error", err)
+		}
 	}
 }

@@ -23,19 +23,6 @@ const (
 	PodThaws  = Freeze(gatePodFreezePOD_THAWS)  // like PodFrozen, and EventThaw was sent: the daemon must thaw it
 )
 
-// ThawCause says which peer needed a frozen pod.
-type ThawCause uint32
-
-// The causes of EventThaw.
-const (
-	// ThawClient: a client of the service, or the service's front.
-	ThawClient = ThawCause(gateThawCauseTHAW_CLIENT)
-	// ThawDirect: another peer of the pod, over TCP and IPv4: a client at the pod's own address, such as a probe or a
-	// reader of metrics, or a server that the pod is a client of. Its packets bypass the gate, which only sees the
-	// pod's kernel acknowledge them. So handshakes and keepalives of such peers thaw the pod as well.
-	ThawDirect = ThawCause(gateThawCauseTHAW_DIRECT)
-)
-
 // SetFrozen tells the gate that a pod is about to be frozen, or was thawed.
 //
 // While a pod on this node is frozen, all packets reach it as before. The first one that needs its program sends

@@ -71,3 +71,9 @@ type silence struct {
 type shortcuts struct {
 	devices map[int]bool // by interface index; guarded by podTable.mu
 }
+
+// follower is the goroutine that follows devices.
+type follower struct {
+	stop chan struct{}  // closed by stopFollowing; nil if nothing is followed
+	done sync.WaitGroup // the goroutine
+}

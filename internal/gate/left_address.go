@@ -7,21 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync/atomic"
-
-	"github.com/cilium/ebpf"
 
 	"wangell.loutres.me/internal/monotime"
 )
 
 // maxLeft bounds a service's former addresses whose flows go on. With one more, the flows at the oldest one end.
 const maxLeft = int(gateLimitMAX_LEFT) - 1
-
-// leftAddress is an address that a service has left. Flows that were open then go on, and SYNs get a RST.
-type leftAddress struct {
-	service uint32        // its index
-	until   monotime.Time // when its flows are to end, as the caller of MoveService said
-}
 
 // MoveService gives a service another address. It keeps its pods, counts and configuration. Parked SYNs and any further
 // ones at the old address get a RST. Open flows there go on and count for the same pods, until EndLeft, which the
@@ -128,15 +119,6 @@ func (g *Gate) movePods(from, to netip.AddrPort) error {
 		return fmt.Errorf("writing the names of its pods to the gate's map: %w", err)
 	}
 	return nil
-}
-
-// setVIP changes the service address of a pod. Address and port do not change at once for the programs.
-func (p *gatePod) setVIP(a netip.AddrPort) {
-	k := toServiceKey(a)
-	p.Vip.Port = k.Port
-	for i, w := range k.Addr.W {
-		atomic.StoreUint32(&p.Vip.Addr.W[i], w)
-	}
 }
 
 // LeftAddress is an address that a service has left.
@@ -262,12 +244,4 @@ func (g *Gate) adoptLeft(left map[netip.AddrPort]uint32) error {
 		t.left[a] = l
 	}
 	return nil
-}
-
-// ignoreMissing drops the error that a map has no such entry.
-func ignoreMissing(err error) error {
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	return err
 }

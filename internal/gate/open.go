@@ -233,3 +233,23 @@ func (c *Config) Remove() error {
 	errs = append(errs, removeDevices(c.owner()))
 	return errors.Join(errs...)
 }
+
+// finishTakeover completes a takeover once the present programs are attached.
+func (g *Gate) finishTakeover() error {
+	t := g.takeover
+	if t == nil {
+		return nil
+	}
+	g.takeover = nil
+	t.copyChanges(g.objs.pinnedMaps())
+	// The former programs have counted in the former maps meanwhile. As long as no segment is handled, counting again is
+	// exact: afterwards a sweep leaves alone what changes while it counts.
+	miscounted := g.countAgain()
+	if err := g.objs.TakingOver.Set(uint32(0)); err != nil {
+		return fmt.Errorf("ending the takeover: %w", err)
+	}
+	if err := os.RemoveAll(g.cfg.formerDir()); err != nil {
+		return fmt.Errorf("removing pins of the former maps: %w", err)
+	}
+	return errors.Join(miscounted, t.close())
+}

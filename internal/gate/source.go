@@ -40,18 +40,3 @@ func (d *devices) setSource() error {
 	}
 	return nil
 }
-
-// addressChanged handles an address that this machine has got or lost. What setSource has added stays while the machine
-// gets others, because connections may use it.
-func (g *Gate) addressChanged(u netlink.AddrUpdate) {
-	switch {
-	case g.cfg.EncapPort != 0:
-		if addrOf(&u.LinkAddress) == g.cfg.NodeAddr {
-			g.tendNICs()
-		}
-	case !u.NewAddr:
-		if err := g.dev.setSource(); err != nil {
-			g.log.Error("programs on this machine may not reach services", "error", err)
-		}
-	}
-}

@@ -16,12 +16,6 @@ import (
 // ruleBits is the length of the part of a source_rule_key that comes before the IPv4 address.
 const ruleBits = 32 + 96
 
-// sourceSets are the sets of rules in `source_rules`. Guarded by serviceTable.mu.
-type sourceSets struct {
-	last uint32                    // the set that was written last; sets are numbered from 1
-	of   map[uint32][]sources.Rule // set in force → its rules
-}
-
 func toRuleKey(set uint32, r sources.Rule) gateSourceRuleKey {
 	return gateSourceRuleKey{
 		PrefixBits: ruleBits + uint32(r.Prefix.Bits()), Rules: set, Client: toAddr(r.Prefix.Addr()),
@@ -95,24 +89,6 @@ func (g *Gate) prepareSources(s Service, index uint32) (unused uint32) {
 	t.of[set] = rules
 	atomic.StoreUint32(&f.Rules, set)
 	return before
-}
-
-// next returns the number of a set that no service uses.
-func (t *sourceSets) next() uint32 {
-	for {
-		t.last++
-		if _, used := t.of[t.last]; t.last != 0 && !used {
-			return t.last
-		}
-	}
-}
-
-// count returns how many rules all sets have together.
-func (t *sourceSets) count() (n uint32) {
-	for _, rules := range t.of {
-		n += uint32(len(rules))
-	}
-	return n
 }
 
 // dropSources removes a set of rules that no service uses any more. A SYN that is being judged by it at this moment may

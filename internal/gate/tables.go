@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"wangell.loutres.me/internal/monotime"
 )
 
 // indexPool hands out indices of a map.
@@ -57,6 +59,12 @@ type serviceTable struct {
 	announced announcements
 	repeats   repeats
 	sets      sourceSets
+}
+
+// leftAddress is an address that a service has left. Flows that were open then go on, and SYNs get a RST.
+type leftAddress struct {
+	service uint32        // its index
+	until   monotime.Time // when its flows are to end, as the caller of MoveService said
 }
 
 // announcements are the VIPs for which this node answers ARP requests.
@@ -174,6 +182,15 @@ func podState(p *gatePod) gatePodState {
 }
 
 func setPodState(p *gatePod, s gatePodState) { atomic.StoreUint32((*uint32)(&p.State), uint32(s)) }
+
+// setVIP changes the service address of a pod. Address and port do not change at once for the programs.
+func (p *gatePod) setVIP(a netip.AddrPort) {
+	k := toServiceKey(a)
+	p.Vip.Port = k.Port
+	for i, w := range k.Addr.W {
+		atomic.StoreUint32(&p.Vip.Addr.W[i], w)
+	}
+}
 
 func serviceState(st *gateServiceStatus) gateServiceState {
 	return gateServiceState(atomic.LoadUint32((*uint32)(&st.State)))
