@@ -180,10 +180,10 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		aloneChanged: func() { e.changed.addAll(e.table.services) },
 	}
 	if cluster != nil {
-		e.prefetch = &prefetcher{
-			loop: c.loop, workers: c.workers, table: e.table, daemons: e.daemons, events: c.events, changed: e.changed,
-			cluster: cluster, settle: cfg.ImageSettle, pullRetry: cfg.ImageRetry, lazy: cfg.Lazy, nodes: map[string]*imageNode{},
-		}
+		e.prefetch = newPrefetcher(prefetcher{
+			loop: c.loop, workers: c.workers, table: e.table, daemons: e.daemons, cluster: cluster,
+			settle: cfg.ImageSettle, lazy: cfg.Lazy,
+		}, c.events, e.changed, cfg.ImageRetry)
 	}
 	e.publisher = newPublisher(c.loop, e.table, e.daemons, e.step)
 	meter, _ := cfg.Runtime.(runtime.Meter)

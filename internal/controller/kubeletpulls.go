@@ -31,36 +31,28 @@ const (
 	lastPullRetry  = 5 * time.Minute
 )
 
-// kubeletPull is an image of a node that kubelet pulls.
-type kubeletPull struct {
-	refused  bool               // a registry has refused it to the daemon
-	want     placement.Want     // as it was wanted last
-	fetched  bool               // the policy is Always, and it was pulled since want changed
-	cancel   context.CancelFunc // of the pull that runs; nil if none does
-	since    monotime.Time      // when that began
-	looks    uint64             // incremented when the daemon should look again
-	awaiting bool               // the daemon is looking
-	tries    int
-	pause    time.Duration
-	due      time.Time        // when the next attempt is due
-	failed   wire.ImageReport // why the last attempt failed; without a state if it did not
+// kubeletPuller has kubelet pull images on the nodes that should have them. It belongs to the loop.
+type kubeletPuller struct {
+	*imagePlan
+	loop    *loop
+	workers *workers
+	cluster runtime.Cluster
+	retry   time.Duration // the first pause after a pull has failed
+	// tell is called when the daemon of a node should look at its images again.
+	tell func(*imageNode)
+	// news is called when the state of an image has changed.
+	news func(image string)
 }
 
 // needsKubelet reports whether kubelet, and not the daemon, pulls an image for a node.
-func (p *prefetcher) needsKubelet(n *imageNode, w placement.Want) bool {
+func (p *kubeletPuller) needsKubelet(n *imageNode, w placement.Want) bool {
 	k := n.pulls[w.Name]
 	return w.Policy != corev1.PullNever && (k != nil && k.refused || refused(n.reports[w.Name].ImageReport) ||
 		slices.ContainsFunc(p.users[w.Name], (*service).hasPullSecrets))
 }
 
-// refused reports whether a registry has refused an image to a daemon. The service account of its pods may have
-// credentials, or kubelet itself.
-func refused(r wire.ImageReport) bool {
-	return r.State == wire.ImageFailed && r.Reason == cri.ReasonUnauthorized
-}
-
 // divideWants returns the images of a node for its daemon, and keeps those that kubelet pulls.
-func (p *prefetcher) divideWants(n *imageNode) []wire.WantedImage {
+func (p *kubeletPuller) divideWants(n *imageNode) []wire.WantedImage {
 	wants := p.plan.Wants[n.Name]
 	list := make([]wire.WantedImage, len(wants))
 	kept := make(map[string]*kubeletPull)
@@ -91,7 +83,7 @@ func (p *prefetcher) divideWants(n *imageNode) []wire.WantedImage {
 }
 
 // pullHere begins the pulls by kubelet that are due on a node.
-func (p *prefetcher) pullHere(n *imageNode) {
+func (p *kubeletPuller) pullHere(n *imageNode) {
 	if p.loop.idle() || n.session == 0 {
 		return
 	}
@@ -115,12 +107,9 @@ func (p *prefetcher) pullHere(n *imageNode) {
 	}
 }
 
-// stale reports whether an image must be pulled although the node has it.
-func (k *kubeletPull) stale() bool { return k.want.Policy == corev1.PullAlways && !k.fetched }
-
 // beginPull has kubelet pull an image as for a pod of a service that uses it. A service with credentials is
 // preferred; several take turns.
-func (p *prefetcher) beginPull(n *imageNode, k *kubeletPull) {
+func (p *kubeletPuller) beginPull(n *imageNode, k *kubeletPull) {
 	var users, without []*service
 	for _, s := range p.users[k.want.Name] {
 		if s.hasPullSecrets() {
@@ -147,17 +136,17 @@ func (p *prefetcher) beginPull(n *imageNode, k *kubeletPull) {
 		cancel()
 		p.loop.post(func() { p.endPull(n, k, want, err) })
 	})
-	p.judgeUsers(want.Name)
+	p.news(want.Name)
 }
 
 // endPull handles the result of a pull by kubelet.
-func (p *prefetcher) endPull(n *imageNode, k *kubeletPull, want placement.Want, err error) {
+func (p *kubeletPuller) endPull(n *imageNode, k *kubeletPull, want placement.Want, err error) {
 	k.cancel = nil
 	if p.nodes[n.Name] != n || n.pulls[want.Name] != k || p.loop.idle() {
 		return
 	}
 	if k.want == want {
-		k.pause = backoff.Next(k.pause, p.pullRetry, lastPullRetry)
+		k.pause = backoff.Next(k.pause, p.retry, lastPullRetry)
 		k.due = time.Now().Add(k.pause)
 		if err == nil {
 			k.failed, k.fetched, k.awaiting = wire.ImageReport{}, true, true
@@ -172,10 +161,10 @@ func (p *prefetcher) endPull(n *imageNode, k *kubeletPull, want placement.Want, 
 		p.loop.after(k.pause, func() {
 			k.awaiting = false
 			p.pullHere(n)
-			p.judgeUsers(want.Name)
+			p.news(want.Name)
 		})
 	}
-	p.judgeUsers(want.Name)
+	p.news(want.Name)
 	p.pullHere(n)
 }
 
@@ -190,7 +179,7 @@ func pullReport(name string, err error) wire.ImageReport {
 }
 
 // heard handles a daemon's report of an image that kubelet pulls, or should pull.
-func (p *prefetcher) heard(n *imageNode, r wire.ImageReport) {
+func (p *kubeletPuller) heard(n *imageNode, r wire.ImageReport) {
 	k := n.pulls[r.Ref]
 	switch {
 	case k == nil && refused(r) && slices.ContainsFunc(p.plan.Wants[n.Name], func(w placement.Want) bool {
@@ -203,34 +192,4 @@ func (p *prefetcher) heard(n *imageNode, r wire.ImageReport) {
 		k.awaiting, k.tries, k.pause, k.due, k.failed = false, 0, 0, time.Time{}, wire.ImageReport{}
 	}
 	p.pullHere(n)
-}
-
-// state returns the state of an image on a node: its daemon's last report or, while kubelet pulls it, the progress of
-// the pull.
-func (p *prefetcher) state(node, name string) imageState {
-	r := p.report(node, name)
-	n := p.nodes[node]
-	if n == nil || n.pulls[name] == nil {
-		return r
-	}
-	k := n.pulls[name]
-	switch {
-	case r.State == wire.ImagePresent && !k.stale():
-		return r
-	case k.failed.State != 0:
-		return imageState{ImageReport: k.failed}
-	case k.cancel != nil || k.awaiting:
-		return imageState{ImageReport: wire.ImageReport{Ref: name, State: wire.ImagePulling, Since: k.since}}
-	}
-	return imageState{ImageReport: wire.ImageReport{Ref: name, State: wire.ImageWaiting}}
-}
-
-// endPulls ends the pulls by kubelet on a node that is gone.
-func (n *imageNode) endPulls() {
-	for _, k := range n.pulls {
-		if k.cancel != nil {
-			k.cancel()
-		}
-	}
-	n.pulls = nil
 }

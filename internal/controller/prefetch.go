@@ -33,45 +33,39 @@ const (
 // prefetcher has the nodes of a cluster pull the images of services ahead of need, and follows their progress. It
 // belongs to the loop. It is nil on one machine, where the preparer does this.
 type prefetcher struct {
+	*imagePlan
+	kubelet *kubeletPuller
+	judge   *imageJudge
+	sharing *sharing
+
 	loop    *loop
 	workers *workers
 	table   *table
 	daemons *daemons
-	events  *hub
-	changed *changedSet
 	cluster runtime.Cluster
 	settle  time.Duration
-	// pullRetry is the first pause after a pull by kubelet.
-	pullRetry time.Duration
-	lazy      bool // Config.Lazy
+	lazy    bool // Config.Lazy
 
 	synced bool // the services are known
 	asked  bool // the time to settle has begun
 	open   bool // it is over
 	armed  bool
 	next   time.Time // not before
-	nodes  map[string]*imageNode
-	plan   placement.Plan
-	users  map[string][]*service // services by image
 }
 
-// imageNode is a node that has, or had, a daemon.
-type imageNode struct {
-	placement.Node
-	described  bool
-	session    uint64 // of its daemon; 0 while there is none
-	lost       monotime.Time
-	reports    map[string]imageState // by image
-	sent       []wire.WantedImage
-	shared     []string // repositories of sent that the node shares with others, sorted
-	sentIn     uint64   // session
-	generation uint64   // of sent, in that session
-	pulls      map[string]*kubeletPull
-
-	mirror           uint64   // the session in which it has said that it shares images; 0: it does not
-	needed           []string // repositories of the services whose pods may run there, as last sent, sorted
-	neededIn         uint64   // session
-	neededGeneration uint64   // of needed, in that session
+// newPrefetcher makes the parts of a prefetcher whose other fields are set. pullRetry is the first pause after a pull by
+// kubelet has failed.
+func newPrefetcher(p prefetcher, events *hub, changed *changedSet, pullRetry time.Duration) *prefetcher {
+	p.imagePlan = &imagePlan{nodes: map[string]*imageNode{}}
+	p.judge = &imageJudge{
+		imagePlan: p.imagePlan, table: p.table, events: events, changed: changed, cluster: p.cluster, lazy: p.lazy,
+	}
+	p.kubelet = &kubeletPuller{
+		imagePlan: p.imagePlan, loop: p.loop, workers: p.workers, cluster: p.cluster, retry: pullRetry,
+		tell: p.tell, news: p.judgeUsers,
+	}
+	p.sharing = &sharing{imagePlan: p.imagePlan, table: p.table, daemons: p.daemons}
+	return &p
 }
 
 // forget forgets a service that is gone.
@@ -102,6 +96,15 @@ func (p *prefetcher) joined(peer wire.Peer) {
 		p.describe(n)
 	}
 	n.session = peer.ID
+	p.touch()
+}
+
+// mirrors notes that a node shares images in a session.
+func (p *prefetcher) mirrors(from wire.Peer) {
+	if p == nil || p.nodes[from.Node] == nil {
+		return
+	}
+	p.nodes[from.Node].mirror = from.ID
 	p.touch()
 }
 
@@ -196,26 +199,34 @@ func (p *prefetcher) decide() {
 	for _, n := range p.nodes {
 		if n.described && n.session != 0 {
 			p.tell(n)
-			p.pullHere(n)
+			p.kubelet.pullHere(n)
 		}
 	}
-	p.tellNeeded()
+	p.sharing.tellNeeded()
 	for _, s := range p.table.services {
-		p.judge(s)
+		p.judgeService(s)
 	}
 	now := time.Now()
 	p.next = now.Add(imageShare * now.Sub(begin))
 }
 
-// policies are the pull policies on the wire.
-var policies = map[corev1.PullPolicy]wire.ImagePolicy{
-	corev1.PullIfNotPresent: wire.ImageIfNotPresent, corev1.PullAlways: wire.ImageAlways,
-	corev1.PullNever: wire.ImageNever,
+// judgeUsers judges the images of the services that use one.
+func (p *prefetcher) judgeUsers(image string) {
+	for _, s := range p.users[image] {
+		p.judgeService(s)
+	}
+}
+
+// judgeService judges the images of a service. If names of images were resolved anew, the plan is made anew.
+func (p *prefetcher) judgeService(s *service) {
+	if p.judge.judge(s) {
+		p.touch()
+	}
 }
 
 // tell sends a node's daemon its set of images, unless the daemon got it in this session.
 func (p *prefetcher) tell(n *imageNode) {
-	list := p.divideWants(n)
+	list := p.kubelet.divideWants(n)
 	known := make(map[string]bool, len(list))
 	for _, w := range list {
 		known[w.Ref] = true
@@ -244,7 +255,7 @@ func (p *prefetcher) received(from wire.Peer, m *wire.ImageReports) {
 			continue
 		}
 		n.reports[r.Ref] = imageState{ImageReport: r}
-		p.heard(n, r)
+		p.kubelet.heard(n, r)
 		p.judgeUsers(r.Ref)
 	}
 }
@@ -260,35 +271,4 @@ func (p *prefetcher) pulled(from wire.Peer, m *wire.ImagePulled) {
 		n.reports[m.Ref] = r
 		p.judgeUsers(m.Ref)
 	}
-}
-
-// learn resolves the names of a service's images, and reports whether there is a new digest.
-func (p *prefetcher) learn(s *service) bool {
-	if !s.resolved.learn(&s.spec.Spec, p.plan.Nodes[string(s.key)], p.report) {
-		return false
-	}
-	for _, d := range s.resolved.list {
-		p.rename(d.Image, s.resolved.names[d.Image], d.Digest)
-	}
-	p.touch()
-	return true
-}
-
-// rename notes that nodes with an image also have it by the name with its digest, before they report so.
-func (p *prefetcher) rename(ref, name, digest string) {
-	for _, n := range p.nodes {
-		r, known := n.reports[ref]
-		if _, has := n.reports[name]; known && !has && r.State == wire.ImagePresent && r.Digest == digest {
-			r.Ref = name
-			n.reports[name] = r
-		}
-	}
-}
-
-// report returns a node's last report of an image; the zero value if there is none.
-func (p *prefetcher) report(node, name string) imageState {
-	if n := p.nodes[node]; n != nil {
-		return n.reports[name]
-	}
-	return imageState{}
 }

@@ -8,41 +8,46 @@ import (
 
 	"wangell.loutres.me/internal/cri"
 	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/runtime"
 )
 
-func (p *prefetcher) judgeUsers(name string) {
-	for _, s := range p.users[name] {
-		p.judge(s)
-	}
+// imageJudge tells users and the runtime about the images of services. It belongs to the loop.
+type imageJudge struct {
+	*imagePlan
+	table   *table
+	events  *hub
+	changed *changedSet
+	cluster runtime.Cluster
+	lazy    bool // Config.Lazy
 }
 
-// judge reports the state of a service's images to users and the runtime, if it has changed.
-func (p *prefetcher) judge(s *service) {
-	if p.table.services[s.key] != s || s.machine.Deleted() {
-		return
+// judge reports the state of a service's images to users and the runtime, if it has changed. resolved is set if names
+// of images were resolved anew.
+func (j *imageJudge) judge(s *service) (resolved bool) {
+	if j.table.services[s.key] != s || s.machine.Deleted() {
+		return false
 	}
 	st, planned := unplanned(&s.spec.Spec)
 	var have []string
-	resolved := false
 	if planned {
-		resolved = p.learn(s)
-		st, have = summarize(s.imageList(), p.plan.Nodes[string(s.key)], p.plan.Full[string(s.key)], p.state)
+		resolved = j.learn(s)
+		st, have = summarize(s.imageList(), j.plan.Nodes[string(s.key)], j.plan.Full[string(s.key)], j.state)
 	}
 	if s.spec.Spec.PullsLazily() {
-		st = st.orFull(s.lazy, p.lazy)
+		st = st.orFull(s.lazy, j.lazy)
 	}
 	if len(have) == 0 {
-		have = p.others(s)
+		have = j.others(s)
 	}
 	if !slices.Equal(have, s.haveImages) {
 		s.haveImages = have
-		p.cluster.PreferNodes(s.key, have)
+		j.cluster.PreferNodes(s.key, have)
 	}
 	if st == s.images {
 		if resolved || s.lazy != s.reported.lazy {
-			p.changed.check(s)
+			j.changed.check(s)
 		}
-		return
+		return resolved
 	}
 	s.images = st
 	switch {
@@ -52,20 +57,32 @@ func (p *prefetcher) judge(s *service) {
 		}
 	case s.imageFailure != st.Reason: // once, and not for each node and attempt
 		s.imageFailure = st.Reason
-		p.events.emit(Event{
+		j.events.emit(Event{
 			Time: time.Now(), Kind: EventImages, Service: s.key, Severity: SeverityWarning, Text: st.Message,
 		})
 	}
-	p.changed.check(s)
+	j.changed.check(s)
+	return resolved
+}
+
+// learn resolves the names of a service's images, and reports whether there is a new digest.
+func (j *imageJudge) learn(s *service) bool {
+	if !s.resolved.learn(&s.spec.Spec, j.plan.Nodes[string(s.key)], j.report) {
+		return false
+	}
+	for _, d := range s.resolved.list {
+		j.rename(d.Image, s.resolved.names[d.Image], d.Digest)
+	}
+	return true
 }
 
 // others returns the nodes of a service whose images no node has completely, without the nodes that cannot get all of
 // an image.
-func (p *prefetcher) others(s *service) []string {
-	nodes := p.plan.Nodes[string(s.key)]
+func (j *imageJudge) others(s *service) []string {
+	nodes := j.plan.Nodes[string(s.key)]
 	rest := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
 		return slices.ContainsFunc(s.imageList(), func(i placement.Image) bool {
-			return p.report(node, i.Name).Reason == cri.ReasonUnreadable
+			return j.report(node, i.Name).Reason == cri.ReasonUnreadable
 		})
 	})
 	if len(rest) == len(nodes) {

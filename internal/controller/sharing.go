@@ -16,17 +16,15 @@ import (
 // run on the node: kubelet pulls it then, and the node finds out whether that takes credentials, in which case it does
 // not share it.
 
-// mirrors notes that a node shares images in a session.
-func (p *prefetcher) mirrors(from wire.Peer) {
-	if p == nil || p.nodes[from.Node] == nil {
-		return
-	}
-	p.nodes[from.Node].mirror = from.ID
-	p.touch()
+// sharing tells nodes what they may share with others. It belongs to the loop.
+type sharing struct {
+	*imagePlan
+	table   *table
+	daemons *daemons
 }
 
 // shares reports whether a node may share a repository.
-func (p *prefetcher) shares(node, repository string) bool {
+func (p *imagePlan) shares(node, repository string) bool {
 	n := p.nodes[node]
 	if n == nil {
 		return false
@@ -51,7 +49,7 @@ func sharedOf(images []wire.WantedImage) []string {
 
 // tellNeeded sends the nodes that share images the repositories of all services whose pods may run there, unless they
 // got them in this session.
-func (p *prefetcher) tellNeeded() {
+func (p *sharing) tellNeeded() {
 	var all *needs
 	for _, n := range p.nodes {
 		if !n.described || n.session == 0 || n.mirror != n.session {
@@ -88,7 +86,7 @@ type need struct {
 }
 
 // needs returns those of all services.
-func (p *prefetcher) needs() *needs {
+func (p *sharing) needs() *needs {
 	out := &needs{}
 	for _, s := range p.table.services {
 		if s.machine.Deleted() || s.spec.Spec.SplitsTraffic() {
