@@ -91,3 +91,14 @@ func (d *daemon) announceChanged(changed map[netip.Addr]bool) {
 		}
 	}
 }
+
+// announceLeft makes a node answer ARP for the addresses that a service has left, as for its own. See setAnnounce for
+// changed. d.mu is held.
+func (d *daemon) announceLeft(s *service, changed map[netip.Addr]bool) {
+	for _, a := range d.leftBy(s) {
+		if l := d.left[a]; s.announce && !l.announce {
+			l.announce = true
+			d.countVIP(a.Addr(), 1, changed)
+		}
+	}
+}

@@ -86,3 +86,27 @@ type Config struct {
 	// running without a daemon.
 	Clean func() bool
 }
+
+// PeersConfig configures the mirror by which nodes share images (package peer).
+type PeersConfig struct {
+	// Port is the TCP port on Config.NodeAddr for other nodes; 0: this node shares nothing.
+	Port uint16
+	// LocalPort is the TCP port on the loopback address for containerd.
+	LocalPort uint16
+	// Dir is a folder for blobs until containerd has them, on a disk with room for the largest image.
+	Dir string
+	// Hosts is the folder in which containerd reads the settings of registries. The daemon adds the mirror to it.
+	Hosts string
+	// Caches are the cluster's caches of registries: the URL of each, by the registry in the names of images.
+	Caches map[string]string
+	// Layers is the folder in which the node's wangell-snapshotter keeps packed layers, of which other nodes get parts;
+	// empty: there is none.
+	Layers string
+	// Rate bounds what is sent to other nodes, in bytes per second; 0 is without limit.
+	Rate int64
+}
+
+// local is the address for containerd.
+func (c PeersConfig) local() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), c.LocalPort)
+}

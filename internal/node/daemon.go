@@ -77,6 +77,14 @@ type usageReader struct {
 	failed bool          // the last reading failed; used by the reading in progress
 }
 
+// inspections limits the controller's questions about this node to one of each kind at a time: a channel holds one
+// element while its kind is being answered.
+type inspections struct{ gate, connected chan struct{} }
+
+func newInspections() inspections {
+	return inspections{gate: make(chan struct{}, 1), connected: make(chan struct{}, 1)}
+}
+
 func newDaemon(cfg Config, g *gate.Gate) *daemon {
 	return &daemon{
 		cfg: cfg, log: cfg.Log, gate: g, started: make(chan struct{}), tabled: make(chan struct{}),
@@ -101,6 +109,16 @@ func (d *daemon) service(a netip.AddrPort) *service {
 	return d.services[a]
 }
 
+// leftBy returns the addresses that a service has left. d.mu is held.
+func (d *daemon) leftBy(s *service) (addrs []netip.AddrPort) {
+	for a, l := range d.left {
+		if l.service == s {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
 // allServices returns all services, in no particular order.
 func (d *daemon) allServices() []*service {
 	d.mu.Lock()
@@ -117,13 +135,5 @@ func (d *daemon) send(m wire.Message) {
 	<-d.started
 	if err := d.client.Send(m); err != nil && !errors.Is(err, wire.ErrClosed) {
 		d.log.Error("cannot send to the controller", "message", m.Type(), "error", err)
-	}
-}
-
-// notify makes the receiver of a channel with room for one element look for work.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

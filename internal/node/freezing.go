@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"time"
 
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/lifecycle"
@@ -159,10 +158,6 @@ func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, seq uint64,
 	return true, q.seq, nil
 }
 
-// freezeTimeout is how long the processes of a pod may take to stop. A process that waits for a disk takes as long as
-// the disk.
-const freezeTimeout = 5 * time.Second
-
 // reclaim moves the memory of a frozen pod to swap, and reports the outcome.
 func (d *daemon) reclaim(q *still) {
 	d.recordUse(q)
@@ -191,14 +186,6 @@ func (d *daemon) reportStill(q *still, reason string) {
 		m.Resident, m.Swapped = use.Resident, use.Swapped
 	}
 	d.reportFrozen(m)
-}
-
-// reportFrozen reports whether a pod is frozen.
-func (d *daemon) reportFrozen(m *wire.Frozen) {
-	if m.At == 0 {
-		m.At = monotime.Now()
-	}
-	d.send(m)
 }
 
 // adoptFrozen takes over the pods that an earlier daemon has frozen. Pods that no gate has run again.

@@ -14,24 +14,6 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// front is the listener of one Envoy for the clients of one service. The service's mu guards it.
-type front struct {
-	id      uint64         // in the gate
-	at      netip.AddrPort // the zero value if it is not in the gate
-	ifindex int            // of its device
-	serving bool           // the gate gives it clients
-	only    bool           // it serves as the front of a service without pods of its own
-	watch   *listenWatch   // until it listens
-}
-
-// endWatch stops waiting for the front to listen. s.mu is held.
-func (f *front) endWatch() {
-	if f.watch != nil {
-		f.watch.cancel()
-		f.watch = nil
-	}
-}
-
 // adoptFronts takes over a service's fronts from an earlier daemon.
 func (d *daemon) adoptFronts(s *service) {
 	for _, known := range d.gate.Fronts(s.addr) {

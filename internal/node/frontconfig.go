@@ -4,6 +4,7 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -161,4 +162,67 @@ func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Port(), b.Port()))
 	})
 	return e, nil
+}
+
+// runFronts keeps Envoy configured until ctx ends.
+func (d *daemon) runFronts(ctx context.Context) {
+	defer func() {
+		if d.fronts.server != nil {
+			d.fronts.server.Close()
+		}
+	}()
+	returns := time.NewTimer(frontReturns)
+	defer returns.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-returns.C:
+			if len(d.fronts.connected()) == 0 {
+				d.drainFronts()
+			}
+		case <-d.fronts.changed:
+			if err := d.configureFronts(); err != nil {
+				d.log.Error("cannot balance requests", "error", err)
+			}
+		}
+	}
+}
+
+// settleFront returns once no pod that is being drained gets a new request, or Envoy does not answer.
+func (d *daemon) settleFront() {
+	if d.cfg.EnvoySocket == "" {
+		return
+	}
+	if err := d.configureFronts(); err != nil {
+		d.log.Error("cannot balance requests", "error", err)
+		return
+	}
+	d.fronts.publishing.Lock()
+	server := d.fronts.server
+	d.fronts.publishing.Unlock()
+	if server == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, frontWait)
+	defer cancel()
+	if err := server.AwaitPods(ctx); err != nil && d.ctx.Err() == nil {
+		d.log.Warn("Envoy does not answer: a pod may get requests after it was drained", "waited", frontWait)
+	}
+}
+
+// settleThreads returns once no thread of Envoy knows a route to a revision that is being removed, or Envoy does not
+// answer. settleFront comes before it.
+func (d *daemon) settleThreads() {
+	d.fronts.publishing.Lock()
+	server := d.fronts.server
+	d.fronts.publishing.Unlock()
+	if server == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, threadsWait)
+	defer cancel()
+	if err := server.AwaitThreads(ctx); err != nil && d.ctx.Err() == nil {
+		d.log.Warn("Envoy does not answer: a revision may get requests after its end", "waited", threadsWait)
+	}
 }

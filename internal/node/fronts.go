@@ -3,9 +3,7 @@
 package node
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -157,142 +155,20 @@ func (f *fronts) freePort(port uint16) {
 	delete(f.ports, port)
 }
 
-// runFronts keeps Envoy configured until ctx ends.
-func (d *daemon) runFronts(ctx context.Context) {
-	defer func() {
-		if d.fronts.server != nil {
-			d.fronts.server.Close()
-		}
-	}()
-	returns := time.NewTimer(frontReturns)
-	defer returns.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-returns.C:
-			if len(d.fronts.connected()) == 0 {
-				d.drainFronts()
-			}
-		case <-d.fronts.changed:
-			if err := d.configureFronts(); err != nil {
-				d.log.Error("cannot balance requests", "error", err)
-			}
-		}
-	}
+// front is the listener of one Envoy for the clients of one service. The service's mu guards it.
+type front struct {
+	id      uint64         // in the gate
+	at      netip.AddrPort // the zero value if it is not in the gate
+	ifindex int            // of its device
+	serving bool           // the gate gives it clients
+	only    bool           // it serves as the front of a service without pods of its own
+	watch   *listenWatch   // until it listens
 }
 
-// settleFront returns once no pod that is being drained gets a new request, or Envoy does not answer.
-func (d *daemon) settleFront() {
-	if d.cfg.EnvoySocket == "" {
-		return
-	}
-	if err := d.configureFronts(); err != nil {
-		d.log.Error("cannot balance requests", "error", err)
-		return
-	}
-	d.fronts.publishing.Lock()
-	server := d.fronts.server
-	d.fronts.publishing.Unlock()
-	if server == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(d.ctx, frontWait)
-	defer cancel()
-	if err := server.AwaitPods(ctx); err != nil && d.ctx.Err() == nil {
-		d.log.Warn("Envoy does not answer: a pod may get requests after it was drained", "waited", frontWait)
-	}
-}
-
-// settleThreads returns once no thread of Envoy knows a route to a revision that is being removed, or Envoy does not
-// answer. settleFront comes before it.
-func (d *daemon) settleThreads() {
-	d.fronts.publishing.Lock()
-	server := d.fronts.server
-	d.fronts.publishing.Unlock()
-	if server == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(d.ctx, threadsWait)
-	defer cancel()
-	if err := server.AwaitThreads(ctx); err != nil && d.ctx.Err() == nil {
-		d.log.Warn("Envoy does not answer: a revision may get requests after its end", "waited", threadsWait)
-	}
-}
-
-// frontConnected makes an Envoy that has connected the front of services. It returns once Envoy may have its resources,
-// or is gone.
-func (d *daemon) frontConnected(ctx context.Context, p envoy.Proxy) {
-	network, err := d.findFront(ctx, &p)
-	if err != nil {
-		d.log.Error("cannot use an Envoy", "error", err)
-		<-ctx.Done()
-		return
-	}
-	f := &d.fronts
-	now := proxy{Proxy: p, network: network, gone: ctx.Done()}
-	f.join(now)
-	for _, s := range d.allServices() { // their rules have to allow it
-		s.mu.Lock()
-		if s.requests != nil && s.entry.Flags&wire.FlagSources != 0 {
-			if err := d.writeService(s.entry); err != nil {
-				d.log.Error("clients of a service that sleeps may not wake it", "service", s.name, "error", err)
-			}
-		}
-		s.mu.Unlock()
-	}
-	d.log.Info("Envoy has connected: it balances requests", "address", p.Addr)
-	context.AfterFunc(ctx, func() {
-		was, left := f.leave(now)
-		switch {
-		case !was || d.ctx.Err() != nil:
-		case left > 0: // it has been replaced, or the one it should have replaced stays
-			d.log.Info("one of two Envoys is gone", "address", p.Addr)
-			f.notify()
-		default:
-			d.log.Warn("Envoy is gone, or does not answer: connections are balanced until it is back")
-			d.drainFronts()
-		}
-	})
-	f.notify()
-}
-
-// findFront finds the network of an Envoy, in a cluster by its pod.
-func (d *daemon) findFront(ctx context.Context, p *envoy.Proxy) (podNetwork, error) {
-	if p.Pod == "" {
-		return findNetwork(p.Netns, p.Addr)
-	}
-	if d.cri == nil {
-		return podNetwork{}, fmt.Errorf("pod %s: this daemon asks no container runtime for its network: set --cri", p.Pod)
-	}
-	addr, netns, created, err := d.cri.Network(ctx, p.Pod)
-	if err != nil {
-		return podNetwork{}, fmt.Errorf("network of its pod: %w", err)
-	}
-	if addr != p.Addr {
-		return podNetwork{}, fmt.Errorf("pod %s: its address is %v, and not %v", p.Pod, addr, p.Addr)
-	}
-	p.Netns, p.Created = netns, created
-	return findNetwork(netns, addr)
-}
-
-// setFronts records the addresses of the Envoys of all nodes.
-func (d *daemon) setFronts(addrs []netip.Addr) {
-	if err := d.gate.SetFronts(addrs); err != nil {
-		d.log.Error("cannot count what pods send to the Envoys of other nodes", "error", err)
-		return
-	}
-	d.fronts.mu.Lock()
-	defer d.fronts.mu.Unlock()
-	d.fronts.everywhere = addrs
-}
-
-// drainFronts directs the clients of all services to pods again.
-func (d *daemon) drainFronts() {
-	for _, s := range d.allServices() {
-		s.mu.Lock()
-		d.drainFront(s, &s.front)
-		d.drainFront(s, &s.oldFront)
-		s.mu.Unlock()
+// endWatch stops waiting for the front to listen. s.mu is held.
+func (f *front) endWatch() {
+	if f.watch != nil {
+		f.watch.cancel()
+		f.watch = nil
 	}
 }

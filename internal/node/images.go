@@ -32,26 +32,6 @@ type images struct {
 	repositories pieces[string]
 }
 
-// newImages returns the images of the container runtime at an endpoint.
-func (d *daemon) newImages(endpoint string, send func(wire.Message)) (*images, error) {
-	store, err := cri.OpenImages(endpoint)
-	if err != nil {
-		return nil, err
-	}
-	i := &images{store: store, log: d.log, send: send}
-	i.keeper = prefetch.New(prefetch.Config{
-		Store: store, Log: d.log,
-		Report: func(r wire.ImageReport) {
-			send(&wire.ImageReports{Images: []wire.ImageReport{r}})
-			if i.mirror != nil && r.State == wire.ImagePresent {
-				i.mirror.Scan()
-			}
-		},
-		Progress: func(p wire.ImagePulled) { send(&p) },
-	})
-	return i, nil
-}
-
 // beginSession sends all image states to the controller of a new session.
 func (i *images) beginSession(send func(wire.Message)) {
 	i.mu.Lock()

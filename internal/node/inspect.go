@@ -9,14 +9,6 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// inspections limits the controller's questions about this node to one of each kind at a time: a channel holds one
-// element while its kind is being answered.
-type inspections struct{ gate, connected chan struct{} }
-
-func newInspections() inspections {
-	return inspections{gate: make(chan struct{}, 1), connected: make(chan struct{}, 1)}
-}
-
 // inspect answers a question of the controller, unless one of its kind is still being answered: the flow table may be
 // large, and nothing depends on the answer.
 func (d *daemon) inspect(m *wire.Inspect) {

@@ -6,53 +6,12 @@ import (
 	"context"
 	"net/netip"
 	"path/filepath"
-	"sync"
 
+	"wangell.loutres.me/internal/cri"
 	"wangell.loutres.me/internal/peer"
+	"wangell.loutres.me/internal/prefetch"
 	"wangell.loutres.me/internal/wire"
 )
-
-// PeersConfig configures the mirror by which nodes share images (package peer).
-type PeersConfig struct {
-	// Port is the TCP port on Config.NodeAddr for other nodes; 0: this node shares nothing.
-	Port uint16
-	// LocalPort is the TCP port on the loopback address for containerd.
-	LocalPort uint16
-	// Dir is a folder for blobs until containerd has them, on a disk with room for the largest image.
-	Dir string
-	// Hosts is the folder in which containerd reads the settings of registries. The daemon adds the mirror to it.
-	Hosts string
-	// Caches are the cluster's caches of registries: the URL of each, by the registry in the names of images.
-	Caches map[string]string
-	// Layers is the folder in which the node's wangell-snapshotter keeps packed layers, of which other nodes get parts;
-	// empty: there is none.
-	Layers string
-	// Rate bounds what is sent to other nodes, in bytes per second; 0 is without limit.
-	Rate int64
-}
-
-// local is the address for containerd.
-func (c PeersConfig) local() netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), c.LocalPort)
-}
-
-// nodeKey is the key of this node, which may be replaced while the daemon runs.
-type nodeKey struct {
-	mu  sync.Mutex
-	key wire.Key
-}
-
-func (k *nodeKey) get() wire.Key {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.key
-}
-
-func (k *nodeKey) set(key wire.Key) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.key = key
-}
 
 // newMirror returns the mirror of this node; nil if it is off or cannot listen, in which case images are pulled
 // without it.
@@ -78,6 +37,26 @@ func (d *daemon) newMirror() *peer.Mirror {
 		d.log.Warn("containerd may not ask this node's mirror", "error", err)
 	}
 	return m
+}
+
+// newImages returns the images of the container runtime at an endpoint.
+func (d *daemon) newImages(endpoint string, send func(wire.Message)) (*images, error) {
+	store, err := cri.OpenImages(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	i := &images{store: store, log: d.log, send: send}
+	i.keeper = prefetch.New(prefetch.Config{
+		Store: store, Log: d.log,
+		Report: func(r wire.ImageReport) {
+			send(&wire.ImageReports{Images: []wire.ImageReport{r}})
+			if i.mirror != nil && r.State == wire.ImagePresent {
+				i.mirror.Scan()
+			}
+		},
+		Progress: func(p wire.ImagePulled) { send(&p) },
+	})
+	return i, nil
 }
 
 // runMirror runs the mirror until ctx ends.

@@ -10,13 +10,6 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// left is an address that its service has left. Connections there go on until it ends. daemon.mu guards announce.
-type left struct {
-	service  *service
-	announce bool          // a node answers ARP for the address
-	over     chan struct{} // closed when it ends
-}
-
 // expectMove notes that the next step of the table gives a service another address.
 func (d *daemon) expectMove(m *wire.Moved) {
 	d.mu.Lock()
@@ -47,47 +40,6 @@ func (d *daemon) takeMoves(upserts []wire.Service, removals []netip.AddrPort) ma
 	return moves
 }
 
-// endReplaced ends services that a step of the table displaces: those at removed addresses, unless they move, and
-// those whose address is given to another service. Their open connections get a RST, also those at addresses that
-// they have left. See setAnnounce for changed.
-func (d *daemon) endReplaced(upserts []wire.Service, removals []netip.AddrPort, moves map[netip.AddrPort]*wire.Moved,
-	changed map[netip.Addr]bool) {
-	var gone, flows []netip.AddrPort
-	for _, a := range removals {
-		if moves[a] == nil {
-			gone = append(gone, a)
-		}
-	}
-	returns := map[netip.AddrPort]bool{}
-	for _, m := range moves {
-		returns[m.To] = true
-	}
-	d.mu.Lock()
-	for _, u := range upserts {
-		if s := d.services[u.Addr]; s != nil && s.name != "" && s.name != u.Name {
-			gone = append(gone, u.Addr)
-		}
-		if d.left[u.Addr] != nil && !returns[u.Addr] {
-			flows = append(flows, u.Addr)
-		}
-	}
-	d.mu.Unlock()
-	for _, a := range gone {
-		flows = append(flows, d.addressesInUse(a)...)
-	}
-	if len(flows) > 0 {
-		if n, err := d.gate.EndFlows(flows...); err != nil {
-			d.log.Error("cannot end the connections of addresses that are removed", "ended", n, "error", err)
-		}
-	}
-	for _, a := range flows {
-		d.endLeft(a, changed)
-	}
-	for _, a := range gone {
-		d.removeService(a, changed)
-	}
-}
-
 // addressesInUse returns the address of a service and those that it has left, if it has pods.
 func (d *daemon) addressesInUse(a netip.AddrPort) []netip.AddrPort {
 	s := d.service(a)
@@ -102,16 +54,6 @@ func (d *daemon) addressesInUse(a netip.AddrPort) []netip.AddrPort {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return append(d.leftBy(s), a)
-}
-
-// move gives a service another address. Its connections at the former one go on for a time. See setAnnounce for
-// changed.
-func (d *daemon) move(m *wire.Moved, changed map[netip.Addr]bool) {
-	drain := time.Duration(m.DrainMillis) * time.Millisecond
-	if err := d.changeAddress(m, drain); err != nil {
-		d.log.Error("connections at the former address of a service end", "error", err)
-		d.endReplaced(nil, []netip.AddrPort{m.From}, nil, changed)
-	}
 }
 
 // changeAddress gives a service another address, or returns an error and changes nothing.
@@ -185,32 +127,11 @@ func (d *daemon) endLeft(a netip.AddrPort, changed map[netip.Addr]bool) {
 	}
 }
 
-// leftBy returns the addresses that a service has left. d.mu is held.
-func (d *daemon) leftBy(s *service) (addrs []netip.AddrPort) {
-	for a, l := range d.left {
-		if l.service == s {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
-}
-
 // adoptLeft takes over the addresses that a service has left.
 func (d *daemon) adoptLeft(s *service) {
 	for _, at := range d.gate.Left(s.addr) {
 		l := &left{service: s, over: make(chan struct{})}
 		d.left[at.Addr] = l
 		d.endLater(at.Addr, l, at.Until.Sub(monotime.Now()))
-	}
-}
-
-// announceLeft makes a node answer ARP for the addresses that a service has left, as for its own. See setAnnounce for
-// changed. d.mu is held.
-func (d *daemon) announceLeft(s *service, changed map[netip.Addr]bool) {
-	for _, a := range d.leftBy(s) {
-		if l := d.left[a]; s.announce && !l.announce {
-			l.announce = true
-			d.countVIP(a.Addr(), 1, changed)
-		}
 	}
 }

@@ -18,17 +18,6 @@ import (
 // answerPause is the shortest time between two messages about changed answers of one pod's probe.
 const answerPause = time.Second
 
-// probes are those of a pod that listens. They run in a goroutine of their own until the pod is drained,
-// removed, or its process ends. The service's mu guards everything.
-type probes struct {
-	cancel       context.CancelFunc
-	machine      *readiness.Machine
-	listened     monotime.Time // when the pod began to listen; zero if it served before
-	answer       string        // of the last probe that failed
-	lastReported string        // the answer last sent to the controller
-	reportedAt   time.Time
-}
-
 // unready reports whether a pod listens and must get no new flows. s.mu is held.
 func (p *pod) unready() bool { return p.probes != nil && !p.probes.machine.Ready() }
 

@@ -8,7 +8,9 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
+	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/monotime"
 )
 
@@ -44,6 +46,22 @@ type still struct {
 	since     monotime.Time // when it became frozen, or running
 	weight    uint64        // of its CPU before it was frozen; 0 if that is not to be restored
 }
+
+// visits keeps track of the visitors of a frozen pod of a cluster: kubelet's probes, scrapers of metrics and people
+// with kubectl exec need its program, but do not use its service. The pod is thawed while they are there.
+type visits struct {
+	netns string // of the pod
+	// begin holds an element while a visitor waits.
+	begin chan struct{}
+	mains []int // the main processes of its containers
+	doors *freezer.Watched
+	local *loopback
+	last  monotime.Time // time of its last use before the freeze
+	since monotime.Time // when it was last frozen; zero if an earlier daemon did that
+	look  bool          // whether it may be frozen only while it is not at work
+}
+
+func newVisits(netns string) *visits { return &visits{netns: netns, begin: make(chan struct{}, 1)} }
 
 // place returns where the pod's processes are.
 func (q *still) place() frozenPlace {
@@ -114,3 +132,7 @@ func (f *freezing) remove(q *still) bool {
 	close(q.gone)
 	return true
 }
+
+// freezeTimeout is how long the processes of a pod may take to stop. A process that waits for a disk takes as long as
+// the disk.
+const freezeTimeout = 5 * time.Second

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"time"
 
-	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -105,23 +104,6 @@ func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
 	return nil
 }
 
-// writeService writes a service's configuration to the gate.
-func (d *daemon) writeService(u wire.Service) error {
-	proof := gate.ProofAuto
-	switch {
-	case u.Flags&wire.FlagProofAlways != 0:
-		proof = gate.ProofAlways
-	case u.Flags&wire.FlagProofNever != 0:
-		proof = gate.ProofNever
-	}
-	_, err := d.gate.SetService(gate.Service{
-		Addr: u.Addr, MaxParked: uint32(u.MaxParked), MaxParkedPerSource: uint32(u.MaxParkedPerSource),
-		Affinity: u.Flags&wire.FlagAffinity != 0, PreferLocal: u.Flags&wire.FlagPreferLocal != 0, Retries: u.Retries,
-		Proof: proof, Restricted: u.Flags&wire.FlagSources != 0, Sources: d.fronts.allow(u),
-	})
-	return err
-}
-
 // removeService removes a service with its pods. See setAnnounce for changed.
 func (d *daemon) removeService(a netip.AddrPort, changed map[netip.Addr]bool) {
 	d.mu.Lock()
@@ -147,5 +129,56 @@ func (d *daemon) removeService(a netip.AddrPort, changed map[netip.Addr]bool) {
 	d.alerts.forget(a, d.send)
 	if err := d.gate.RemoveService(a); err != nil {
 		d.log.Error("cannot remove a service", "service", s.name, "address", a, "error", err)
+	}
+}
+
+// endReplaced ends services that a step of the table displaces: those at removed addresses, unless they move, and
+// those whose address is given to another service. Their open connections get a RST, also those at addresses that
+// they have left. See setAnnounce for changed.
+func (d *daemon) endReplaced(upserts []wire.Service, removals []netip.AddrPort, moves map[netip.AddrPort]*wire.Moved,
+	changed map[netip.Addr]bool) {
+	var gone, flows []netip.AddrPort
+	for _, a := range removals {
+		if moves[a] == nil {
+			gone = append(gone, a)
+		}
+	}
+	returns := map[netip.AddrPort]bool{}
+	for _, m := range moves {
+		returns[m.To] = true
+	}
+	d.mu.Lock()
+	for _, u := range upserts {
+		if s := d.services[u.Addr]; s != nil && s.name != "" && s.name != u.Name {
+			gone = append(gone, u.Addr)
+		}
+		if d.left[u.Addr] != nil && !returns[u.Addr] {
+			flows = append(flows, u.Addr)
+		}
+	}
+	d.mu.Unlock()
+	for _, a := range gone {
+		flows = append(flows, d.addressesInUse(a)...)
+	}
+	if len(flows) > 0 {
+		if n, err := d.gate.EndFlows(flows...); err != nil {
+			d.log.Error("cannot end the connections of addresses that are removed", "ended", n, "error", err)
+		}
+	}
+	for _, a := range flows {
+		d.endLeft(a, changed)
+	}
+	for _, a := range gone {
+		d.removeService(a, changed)
+	}
+}
+
+// move gives a service another address. Its connections at the former one go on for a time. See setAnnounce for
+// changed.
+func (d *daemon) move(m *wire.Moved, changed map[netip.Addr]bool) {
+	drain := time.Duration(m.DrainMillis) * time.Millisecond
+	if err := d.changeAddress(m, drain); err != nil {
+		d.log.Error("connections at the former address of a service end", "error", err)
+		d.endReplaced(nil, []netip.AddrPort{m.From}, nil, changed)
 	}
 }

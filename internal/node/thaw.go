@@ -3,7 +3,6 @@
 package node
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -83,18 +82,6 @@ func (d *daemon) restoreWeight(q *still) {
 // processors for itself.
 const tellAfter = 50 * time.Millisecond
 
-// untold are pods that a packet has thawed and that have not been reported.
-type untold struct {
-	mu    sync.Mutex
-	pods  []toTell    // in the order of their thaw
-	timer *time.Timer // nil before the first pod
-}
-
-type toTell struct {
-	pod *still
-	at  time.Time
-}
-
 // tellLater arranges the report of a pod's thaw.
 func (d *daemon) tellLater(q *still) {
 	u := &d.untold
@@ -113,30 +100,6 @@ func (d *daemon) tellLater(q *still) {
 func (d *daemon) tell() {
 	for _, p := range d.untold.due(time.Now()) {
 		d.thaw(p.pod, 0, "")
-	}
-}
-
-// due removes and returns the pods that are due, and sets the timer for the others.
-func (u *untold) due(now time.Time) (due []toTell) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	n := 0
-	for n < len(u.pods) && !u.pods[n].at.After(now) {
-		n++
-	}
-	due, u.pods = u.pods[:n], slices.Clone(u.pods[n:])
-	if len(u.pods) > 0 {
-		u.timer.Reset(u.pods[0].at.Sub(now))
-	}
-	return due
-}
-
-// end has the timer call nothing any more.
-func (u *untold) end() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.timer != nil {
-		u.timer.Stop()
 	}
 }
 
@@ -192,4 +155,12 @@ func (d *daemon) thawAll() {
 		group.Go(func() { d.thaw(q, 0, "") })
 	}
 	group.Wait()
+}
+
+// reportFrozen reports whether a pod is frozen.
+func (d *daemon) reportFrozen(m *wire.Frozen) {
+	if m.At == 0 {
+		m.At = monotime.Now()
+	}
+	d.send(m)
 }

@@ -14,22 +14,6 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// visits keeps track of the visitors of a frozen pod of a cluster: kubelet's probes, scrapers of metrics and people
-// with kubectl exec need its program, but do not use its service. The pod is thawed while they are there.
-type visits struct {
-	netns string // of the pod
-	// begin holds an element while a visitor waits.
-	begin chan struct{}
-	mains []int // the main processes of its containers
-	doors *freezer.Watched
-	local *loopback
-	last  monotime.Time // time of its last use before the freeze
-	since monotime.Time // when it was last frozen; zero if an earlier daemon did that
-	look  bool          // whether it may be frozen only while it is not at work
-}
-
-func newVisits(netns string) *visits { return &visits{netns: netns, begin: make(chan struct{}, 1)} }
-
 const (
 	// A visit ends once the pod had nothing to do at two checks in a row. The pauses between checks grow.
 	firstVisitPause   = 10 * time.Millisecond
