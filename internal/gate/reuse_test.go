@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
@@ -223,18 +225,33 @@ func clearArray(m *ebpf.Map) error {
 		clear(b)
 		return unix.Munmap(b)
 	}
-	perKey := 1
+	perKey := int(m.ValueSize())
 	if m.Type() == ebpf.PerCPUArray {
-		perKey = ebpf.MustPossibleCPU()
+		perKey = (perKey + 7) &^ 7 * ebpf.MustPossibleCPU()
 	}
-	keys := make([]uint32, m.MaxEntries())
+	keys, values := make([]uint32, m.MaxEntries()), make([]byte, int(m.MaxEntries())*perKey)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
-	value := reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]())
-	values := reflect.MakeSlice(reflect.SliceOf(value), len(keys)*perKey, len(keys)*perKey)
-	_, err := m.BatchUpdate(keys, values.Interface(), nil)
-	return err
+	// Map.BatchUpdate encodes value after value, which takes longer than most tests.
+	attr := struct { // union bpf_attr, BPF_MAP_UPDATE_BATCH
+		_, _         uint64
+		keys, values unsafe.Pointer
+		count, fd    uint32
+		_, _         uint64
+	}{keys: unsafe.Pointer(&keys[0]), values: unsafe.Pointer(&values[0]), count: m.MaxEntries(), fd: uint32(m.FD())}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_UPDATE_BATCH, uintptr(unsafe.Pointer(&attr)),
+		unsafe.Sizeof(attr))
+	runtime.KeepAlive(keys)
+	runtime.KeepAlive(values)
+	runtime.KeepAlive(m)
+	if errno != 0 {
+		return errno
+	}
+	if attr.count != m.MaxEntries() {
+		return fmt.Errorf("%d of %d values are set", attr.count, m.MaxEntries())
+	}
+	return nil
 }
 
 // deleteAll deletes all keys of a map.
