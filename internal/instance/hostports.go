@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
@@ -17,12 +20,16 @@ import (
 type hostPorts struct {
 	held map[uint16]net.Listener
 	off  bool // nothing redirects packets to services
+
+	mu   sync.Mutex             // guards what follows
+	busy map[uint16]runtime.Key // ports that other programs have, and the services that want them
 }
 
 // take reserves the ports of services. The caller calls commit once the services are accepted, or else rollback. On
-// error nothing is reserved.
-func (h *hostPorts) take(list []*v1alpha1.WangellService) (commit, rollback func(), err error) {
-	wanted := map[uint16]runtime.Key{}
+// error nothing is reserved. A port that another program has is no error: it is in busy.
+func (h *hostPorts) take(list []*v1alpha1.WangellService) (busy map[uint16]runtime.Key, commit, rollback func(),
+	err error) {
+	wanted, busy := map[uint16]runtime.Key{}, map[uint16]runtime.Key{}
 	fresh := map[uint16]net.Listener{}
 	rollback = func() {
 		for _, l := range fresh {
@@ -36,23 +43,27 @@ func (h *hostPorts) take(list []*v1alpha1.WangellService) (commit, rollback func
 		}
 		if other, taken := wanted[port]; taken {
 			rollback()
-			return nil, nil, fmt.Errorf("service %s: spec.hostPort %d is already that of service %s: choose another",
+			return nil, nil, nil, fmt.Errorf("service %s: spec.hostPort %d is already that of service %s: choose another",
 				k, port, other)
 		}
 		wanted[port] = k
 		if h.off {
 			rollback()
-			return nil, nil, fmt.Errorf("service %s: spec.hostPort %d needs nf_tables in the kernel, and --egress: "+
+			return nil, nil, nil, fmt.Errorf("service %s: spec.hostPort %d needs nf_tables in the kernel, and --egress: "+
 				"'wangell doctor' shows the first", k, port)
 		}
 		if h.held[port] != nil {
 			continue
 		}
-		l, err := net.Listen("tcp4", net.JoinHostPort("0.0.0.0", strconv.Itoa(int(port))))
+		l, err := listenAt(port)
+		if errors.Is(err, unix.EADDRINUSE) {
+			busy[port] = k
+			continue
+		}
 		if err != nil {
 			rollback()
-			return nil, nil, fmt.Errorf("service %s: spec.hostPort %d cannot be used on this machine: %w: "+
-				"choose another, or stop the program that has it ('ss -lntp')", k, port, errors.Unwrap(err))
+			return nil, nil, nil, fmt.Errorf("service %s: spec.hostPort %d cannot be used on this machine: %w: "+
+				"choose another", k, port, errors.Unwrap(err))
 		}
 		fresh[port] = l
 	}
@@ -67,8 +78,50 @@ func (h *hostPorts) take(list []*v1alpha1.WangellService) (commit, rollback func
 			h.held[port] = l
 			go refuseAll(l)
 		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.busy = busy
 	}
-	return commit, rollback, nil
+	return busy, commit, rollback, nil
+}
+
+// listenAt reserves a port of the machine.
+func listenAt(port uint16) (net.Listener, error) {
+	return net.Listen("tcp4", net.JoinHostPort("0.0.0.0", strconv.Itoa(int(port))))
+}
+
+// again tries to reserve the ports that other programs had, and returns those that are free now.
+func (h *hostPorts) again() map[uint16]runtime.Key {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	free := map[uint16]runtime.Key{}
+	for port, k := range h.busy {
+		if l, err := listenAt(port); err == nil {
+			h.held[port], free[port] = l, k
+			delete(h.busy, port)
+			go refuseAll(l)
+		}
+	}
+	return free
+}
+
+// waits returns the port that a service waits for; 0 if it waits for none.
+func (h *hostPorts) waits(k runtime.Key) uint16 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for port, of := range h.busy {
+		if of == k {
+			return port
+		}
+	}
+	return 0
+}
+
+// waiting reports whether a service waits for its port.
+func (h *hostPorts) waiting() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.busy) > 0
 }
 
 // close gives all ports back.

@@ -85,6 +85,7 @@ func (u *up) logLevel() string {
 func (u *up) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	u.stopParts = append(u.stopParts, func() error { cancel(); return nil })
+	u.parts.Go(func() { u.services.retryPorts(ctx) })
 	u.parts.Go(func() {
 		err := u.Manifests.Watch(ctx, func(set manifest.Set, err error) {
 			u.broken.set(err, nil)

@@ -33,6 +33,10 @@ type services struct {
 	// publish announces the addresses of services, all addresses in use, and the services at the machine's ports.
 	publish func(publication)
 	ports   hostPorts
+	// published is what was made known last.
+	published publication
+	// waiting has a value when services begin to wait for ports that other programs have.
+	waiting chan struct{}
 	// former are addresses of services that moved. Open connections go on there for a while.
 	former map[runtime.Key][]netip.Addr
 	// history stores the histories of services; nil for none.
@@ -64,7 +68,7 @@ func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
 	if err != nil {
 		return nil, err
 	}
-	return &services{keeper: k, log: log, dir: dir, book: book, publish: publish, rollouts: moved,
+	return &services{waiting: make(chan struct{}, 1), keeper: k, log: log, dir: dir, book: book, publish: publish, rollouts: moved,
 		ports: hostPorts{held: map[uint16]net.Listener{}}, former: map[runtime.Key][]netip.Addr{}}, nil
 }
 
@@ -105,7 +109,7 @@ func (a *services) applyGiven(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	commit, rollback, err := a.ports.take(list)
+	busy, commit, rollback, err := a.ports.take(list)
 	if err != nil {
 		return err
 	}
@@ -128,13 +132,15 @@ func (a *services) applyGiven(ctx context.Context) error {
 	p := publication{ports: map[uint16]netip.AddrPort{}}
 	p.services, p.lead = a.addresses(keys, book)
 	for i, s := range list {
-		if s.Spec.HostPort != 0 {
+		if port := uint16(s.Spec.HostPort); port != 0 && busy[port] == "" {
 			p.ports[uint16(s.Spec.HostPort)] = netip.AddrPortFrom(book.given[keys[i]], uint16(s.Spec.Port))
 		}
 	}
 	a.book, a.applied = book, keys
+	a.published = p
 	a.publish(p)
 	commit()
+	a.tellBusy(busy)
 	a.volumes.follow(ctx, list)
 	a.history.follow(list)
 	if len(list) == 0 {

@@ -35,7 +35,7 @@ func TestServiceIsPublishedAtAPortOfTheMachine(t *testing.T) {
 		}
 	}
 	write("hostPort: 8000")
-	u := l.startWith(t, "", "-f", file)
+	l.startWith(t, "", "-f", file)
 	machine := netip.AddrPortFrom(l.Node.Addr, 8000).String()
 	for _, c := range []struct {
 		what, address string
@@ -60,13 +60,22 @@ func TestServiceIsPublishedAtAPortOfTheMachine(t *testing.T) {
 		t.Errorf("client in a pod: %+v, %v", a, err)
 	}
 
-	// A port in use changes nothing; a change of the port starts no pod.
+	// A port in use is taken once it is free; a change of the port starts no pod.
 	pod := l.service(t, "hello").Pods[0].ID
 	write("hostPort: 8001")
-	eventually(t, "the refusal", func() bool {
-		return strings.Contains(u.said(), "spec.hostPort 8001 cannot be used on this machine")
+	eventually(t, "the message", func() bool {
+		return strings.Contains(l.must(t, "ps"), "hostPort 8001: another program of this machine has it")
 	})
-	e2e.MustAsk(t, l.Client(), machine)
+	if err := own.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the service at the port that is free", func() bool {
+		_, err := e2e.Ask(l.Client(), netip.AddrPortFrom(l.Node.Addr, 8001).String())
+		return err == nil
+	})
+	if out := l.must(t, "ps"); strings.Contains(out, "8001") {
+		t.Errorf("ps still has the message: %s", out)
+	}
 	write("hostPort: 8003")
 	eventually(t, "the service at its new port", func() bool {
 		_, err := e2e.Ask(l.Client(), netip.AddrPortFrom(l.Node.Addr, 8003).String())

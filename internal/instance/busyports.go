@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// The pauses between attempts to get a port of the machine that another program has. The kernel does not tell when it
+// becomes free.
+const (
+	firstPortPause   = time.Second
+	longestPortPause = 30 * time.Second
+)
+
+// busyPort says that a service waits for its port, and what to do.
+func busyPort(port uint16) string {
+	return fmt.Sprintf("hostPort %d: another program of this machine has it ('ss -lntp'): stop that, or choose another "+
+		"port; tried again at least every %v", port, longestPortPause)
+}
+
+// tellBusy logs which services wait for their ports, and begins to try again.
+func (a *services) tellBusy(busy map[uint16]runtime.Key) {
+	for port, k := range busy {
+		a.log.Warn("a service is not at its port of the machine", "service", string(k), "reason", busyPort(port))
+	}
+	if len(busy) > 0 {
+		select {
+		case a.waiting <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// retryPorts publishes services at ports that other programs had, once these are free, until ctx ends.
+func (a *services) retryPorts(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.waiting:
+		}
+		for pause := time.Duration(0); a.ports.waiting(); {
+			pause = backoff.Next(pause, firstPortPause, longestPortPause)
+			select {
+			case <-ctx.Done():
+				return
+			case <-a.waiting:
+				pause = 0
+			case <-time.After(pause):
+				a.tryPorts()
+			}
+		}
+	}
+}
+
+// tryPorts publishes services whose ports are free now.
+func (a *services) tryPorts() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	free := a.ports.again()
+	if len(free) == 0 {
+		return
+	}
+	a.published.ports = maps.Clone(a.published.ports)
+	for _, s := range a.given {
+		k, port := runtime.KeyOf(s), uint16(s.Spec.HostPort)
+		if free[port] != k || port == 0 {
+			continue
+		}
+		a.published.ports[port] = netip.AddrPortFrom(a.book.given[k], uint16(s.Spec.Port))
+		a.log.Info("a service is at its port of the machine now", "service", string(k), "hostPort", port)
+	}
+	a.publish(a.published)
+}
+
+// Status returns the services as the controller does, with a message for those that wait for a port of the machine.
+func (l local) Status() []controller.Status {
+	list := l.Controller.Status()
+	for i := range list {
+		s := &list[i].Service
+		port := l.services.ports.waits(runtime.KeyOf(s))
+		if port == 0 {
+			continue
+		}
+		if s.Status.Message != "" {
+			s.Status.Message += "; "
+		}
+		s.Status.Message += busyPort(port)
+	}
+	return list
+}
