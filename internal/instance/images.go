@@ -59,6 +59,9 @@ func WithContainerd(ctx context.Context, c Config, log *slog.Logger,
 		return err
 	}
 	defer state.Close()
+	if err := endOrphan(c, log); err != nil {
+		return err
+	}
 	own, err := containerd.StartOwn(ctx, containerd.OwnConfig{StateDir: c.StateDir, RunDir: c.RunDir, Log: log})
 	if err != nil {
 		return err

@@ -70,6 +70,11 @@ func Up(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, l.release())
 	}
 	state, err := acquireState(o.Config)
+	if err == nil {
+		if err = endOrphan(o.Config, o.Log); err != nil {
+			state.Close()
+		}
+	}
 	if err != nil {
 		if killed {
 			return errors.Join(err, l.release())

@@ -125,7 +125,15 @@ func RemoveOwn(dir string) error {
 
 func (o *Own) dir() string { return filepath.Join(o.cfg.RunDir, "containerd") }
 
-func (o *Own) configFile() string { return filepath.Join(o.dir(), "config.toml") }
+func (o *Own) configFile() string { return OwnConfigFile(o.cfg.RunDir) }
+
+// OwnConfigFile returns the path of the configuration of an own containerd, in the run folder dir.
+func OwnConfigFile(dir string) string { return filepath.Join(dir, "containerd", "config.toml") }
+
+// OwnLock returns the path of the file in the state folder dir that a running own containerd has locked (flock(2)).
+func OwnLock(dir string) string {
+	return filepath.Join(OwnRoot(dir), "io.containerd.metadata.v1.bolt", "meta.db")
+}
 
 // Plugins for disabled_plugins in a configuration of containerd.
 const (
