@@ -134,3 +134,12 @@ func frontSockets(table []byte) (listening bool, clients int) {
 	}
 	return listening, clients
 }
+
+// envoyDrain bounds how long an Envoy that was replaced or is not needed keeps clients' connections.
+const envoyDrain = 10 * time.Minute
+
+// envoyGrace is how much longer it may finish requests.
+const envoyGrace = 10 * time.Second
+
+// drainLooks is the interval of checks whether all clients have left.
+const drainLooks = 500 * time.Millisecond

@@ -198,3 +198,6 @@ func load(runDir string) (c Config, found bool, err error) {
 	c.RunDir = runDir
 	return c, true, nil
 }
+
+// EnvoyAuto finds Envoy in PATH.
+const EnvoyAuto = "auto"

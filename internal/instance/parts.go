@@ -12,15 +12,68 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	"wangell.loutres.me/internal/buildinfo"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/dashboard"
+	"wangell.loutres.me/internal/egress"
 	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/manifest"
 	"wangell.loutres.me/internal/poddns"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/traces"
+	"wangell.loutres.me/internal/wire"
 )
+
+// Options are the parameters of Up beside the configuration.
+type Options struct {
+	Config
+	// Manifests are the services. They are watched for changes.
+	Manifests *manifest.Reader
+	Log       *slog.Logger
+	// Force, once cancelled, ends waiting for pods to end by themselves.
+	Force context.Context
+	// Started is called once the controller has the services, before the gate is attached.
+	Started func(*controller.Controller)
+	// Ready is called once: when the gate is attached and has the services, or when the instance runs without a service.
+	Ready func()
+}
+
+// up is a running instance: its parts, in the order in which they start.
+type up struct {
+	Options
+	set    manifest.Set
+	adopts bool       // a killed instance may have left a gate
+	failed chan error // the first error that ends the instance
+	broken brokenFiles
+
+	conn       *net.UDPConn
+	key        wire.Key
+	metrics    net.Listener
+	ui         net.Listener // nil if the dashboard has no address
+	dashboard  *dashboard.Dashboard
+	egress     *egress.Egress // nil if pods have no way to other networks
+	names      *poddns.Server
+	runtime    *containerd.Runtime
+	controller *controller.Controller
+	history    *histories
+	services   *services
+	daemon     *daemon
+	proxy      *proxy
+	stopParts  []func() error // stop what runs beside the runtime, the controller and the daemon
+	parts      sync.WaitGroup
+}
+
+// fail ends the instance.
+func (u *up) fail(err error) {
+	select {
+	case u.failed <- err:
+	default:
+	}
+}
 
 // publish announces the services to pods, and publishes them at ports of the machine.
 func (u *up) publish(p publication) {

@@ -6,38 +6,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 
 	"wangell.loutres.me/internal/buildinfo"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/dashboard"
 	"wangell.loutres.me/internal/egress"
-	"wangell.loutres.me/internal/manifest"
 	"wangell.loutres.me/internal/poddns"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/runtime/podnet"
 	"wangell.loutres.me/internal/traces"
-	"wangell.loutres.me/internal/wire"
 	"wangell.loutres.me/internal/zram"
 )
-
-// Options are the parameters of Up beside the configuration.
-type Options struct {
-	Config
-	// Manifests are the services. They are watched for changes.
-	Manifests *manifest.Reader
-	Log       *slog.Logger
-	// Force, once cancelled, ends waiting for pods to end by themselves.
-	Force context.Context
-	// Started is called once the controller has the services, before the gate is attached.
-	Started func(*controller.Controller)
-	// Ready is called once: when the gate is attached and has the services, or when the instance runs without a service.
-	Ready func()
-}
 
 // Up runs an instance until ctx is cancelled or a part of it fails for good, and then removes all of it. It adopts
 // the state of a killed instance with the same run folder: pods and connections go on. Nothing is started before
@@ -126,39 +108,6 @@ func (c Config) adopts(left Config) error {
 		return fmt.Errorf("%s belongs to a killed instance in another network namespace: run 'wangell down' first", c.RunDir)
 	}
 	return nil
-}
-
-// up is a running instance: its parts, in the order in which they start.
-type up struct {
-	Options
-	set    manifest.Set
-	adopts bool       // a killed instance may have left a gate
-	failed chan error // the first error that ends the instance
-	broken brokenFiles
-
-	conn       *net.UDPConn
-	key        wire.Key
-	metrics    net.Listener
-	ui         net.Listener // nil if the dashboard has no address
-	dashboard  *dashboard.Dashboard
-	egress     *egress.Egress // nil if pods have no way to other networks
-	names      *poddns.Server
-	runtime    *containerd.Runtime
-	controller *controller.Controller
-	history    *histories
-	services   *services
-	daemon     *daemon
-	proxy      *proxy
-	stopParts  []func() error // stop what runs beside the runtime, the controller and the daemon
-	parts      sync.WaitGroup
-}
-
-// fail ends the instance.
-func (u *up) fail(err error) {
-	select {
-	case u.failed <- err:
-	default:
-	}
 }
 
 // start starts the parts. After an error, stop ends those that started.

@@ -5,15 +5,12 @@ package operator
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
@@ -21,56 +18,6 @@ import (
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 )
-
-// statusOf returns the status of a service. Conditions that have not changed keep their times.
-func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.Trouble,
-	now time.Time) v1alpha1.WangellServiceStatus {
-	if trouble.Lost && o.lost == "" {
-		o.lost = trouble.Reason
-	}
-	old := s.Status
-	st := v1alpha1.WangellServiceStatus{
-		LatestRequest: old.LatestRequest, LoadBalancerIP: old.LoadBalancerIP, LastWake: old.LastWake,
-		State:           lifecycle.Cold.String(),
-		DesiredReplicas: old.DesiredReplicas, ObservedGeneration: s.Generation,
-		Selector:   labels.SelectorFromSet(selector(s)).String(),
-		Conditions: slices.Clone(old.Conditions), ImageDigests: old.ImageDigests,
-		UseHistory: old.UseHistory,
-	}
-	if out.addr.IsValid() && out.addrErr == nil {
-		st.LoadBalancerIP, st.LoadBalancerHostname = out.addr.String(), out.host
-	}
-	if o.known {
-		st.State, st.Message = o.status.State, o.status.Message
-		st.Replicas, st.DesiredReplicas = o.status.Replicas, o.status.DesiredReplicas
-		if l := o.status.LatestRequest; l != nil && (old.LatestRequest == nil || l.After(old.LatestRequest.Time)) {
-			seconds := metav1.NewTime(l.Truncate(time.Second))
-			st.LatestRequest = &seconds
-		}
-		st.ImageDigests, st.UseHistory = o.status.ImageDigests, o.status.UseHistory
-		if o.wake != nil {
-			st.LastWake = o.wake
-		}
-	}
-	all := []metav1.Condition{
-		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
-		scheduledCondition(trouble), stalledCondition(out, o.lost, st, trouble), restrictedCondition(&s.Spec, out.verdict),
-		pressureCondition(o.pressure), writerCondition(out), imageCondition(o),
-	}
-	if s.Spec.FreezeAfter() > 0 {
-		all = append(all, reservedCondition(o.reservations))
-	} else {
-		apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionRequestsReserved)
-	}
-	for _, c := range all {
-		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
-		apimeta.SetStatusCondition(&st.Conditions, c)
-	}
-	if st.Message == "" {
-		st.Message = problem(out, trouble)
-	}
-	return st
-}
 
 // problem returns what a user has to fix, in one line; empty if there is nothing to fix.
 func problem(out outcome, trouble kube.Trouble) string {

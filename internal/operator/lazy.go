@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,13 +14,6 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/runtime"
 )
-
-// pullLazily makes the pods of a template start before their image is complete. The RuntimeClass selects containerd's
-// snapshotter for that, and the annotation selects it for kubelet's pulls.
-func pullLazily(t *corev1.PodTemplateSpec) {
-	t.Spec.RuntimeClassName = new(v1alpha1.LazyRuntime)
-	t.Annotations = with(t.Annotations, v1alpha1.AnnotationHandler, v1alpha1.LazyRuntime)
-}
 
 // pullsLazily reports whether the pods of a service start before their image is complete. While the controller does
 // not know the nodes, the Deployment stays as it is.

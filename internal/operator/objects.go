@@ -148,6 +148,13 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 	return t
 }
 
+// pullLazily makes the pods of a template start before their image is complete. The RuntimeClass selects containerd's
+// snapshotter for that, and the annotation selects it for kubelet's pulls.
+func pullLazily(t *corev1.PodTemplateSpec) {
+	t.Spec.RuntimeClassName = new(v1alpha1.LazyRuntime)
+	t.Annotations = with(t.Annotations, v1alpha1.AnnotationHandler, v1alpha1.LazyRuntime)
+}
+
 // setStopSignal sets the signal that ends the first container. The API server accepts it only for a pod that names its
 // operating system, and drops it without the feature gate ContainerStopSignals (KEP-4960).
 func setStopSignal(pod *corev1.PodSpec, text string) {

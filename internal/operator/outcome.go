@@ -78,6 +78,9 @@ type observed struct {
 	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble
 }
 
+// reportPause is the pause before a new leader checks again whether daemons have reported the pods of a service.
+const reportPause = 500 * time.Millisecond
+
 // quiet returns how long not to write the status of a service, because it is being woken, or because a new leader
 // does not know all its pods yet and nothing seems wrong. The end of the wake triggers its own reconciliation.
 func (o observed) quiet(now time.Time) time.Duration {

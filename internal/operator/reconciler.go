@@ -173,3 +173,18 @@ func (r *reconciler) remember(key runtime.Key) *memory {
 	}
 	return m
 }
+
+// forget removes a service that is gone. Its objects are deleted with their owner.
+func (r *reconciler) forget(key runtime.Key) error {
+	if err := r.Delete(key); err != nil {
+		return err
+	}
+	r.claims.forget(key)
+	r.mu.Lock()
+	r.book.release(key)
+	delete(r.known, key)
+	delete(r.trouble, key)
+	r.mu.Unlock()
+	r.reconciled(key)
+	return nil
+}

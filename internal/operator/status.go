@@ -5,25 +5,26 @@ package operator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/kube"
 	"wangell.loutres.me/internal/shorten"
 )
 
 // statusPause is the shortest time between two writes of a service's status.
 const statusPause = time.Second
-
-// reportPause is the pause before a new leader checks again whether daemons have reported the pods of a service.
-const reportPause = 500 * time.Millisecond
 
 func (r *reconciler) observe(key runtime.Key) observed {
 	st, known := r.StatusOf(key)
@@ -146,4 +147,54 @@ func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alph
 	}
 	m.written = r.now()
 	return 0, nil
+}
+
+// statusOf returns the status of a service. Conditions that have not changed keep their times.
+func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.Trouble,
+	now time.Time) v1alpha1.WangellServiceStatus {
+	if trouble.Lost && o.lost == "" {
+		o.lost = trouble.Reason
+	}
+	old := s.Status
+	st := v1alpha1.WangellServiceStatus{
+		LatestRequest: old.LatestRequest, LoadBalancerIP: old.LoadBalancerIP, LastWake: old.LastWake,
+		State:           lifecycle.Cold.String(),
+		DesiredReplicas: old.DesiredReplicas, ObservedGeneration: s.Generation,
+		Selector:   labels.SelectorFromSet(selector(s)).String(),
+		Conditions: slices.Clone(old.Conditions), ImageDigests: old.ImageDigests,
+		UseHistory: old.UseHistory,
+	}
+	if out.addr.IsValid() && out.addrErr == nil {
+		st.LoadBalancerIP, st.LoadBalancerHostname = out.addr.String(), out.host
+	}
+	if o.known {
+		st.State, st.Message = o.status.State, o.status.Message
+		st.Replicas, st.DesiredReplicas = o.status.Replicas, o.status.DesiredReplicas
+		if l := o.status.LatestRequest; l != nil && (old.LatestRequest == nil || l.After(old.LatestRequest.Time)) {
+			seconds := metav1.NewTime(l.Truncate(time.Second))
+			st.LatestRequest = &seconds
+		}
+		st.ImageDigests, st.UseHistory = o.status.ImageDigests, o.status.UseHistory
+		if o.wake != nil {
+			st.LastWake = o.wake
+		}
+	}
+	all := []metav1.Condition{
+		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
+		scheduledCondition(trouble), stalledCondition(out, o.lost, st, trouble), restrictedCondition(&s.Spec, out.verdict),
+		pressureCondition(o.pressure), writerCondition(out), imageCondition(o),
+	}
+	if s.Spec.FreezeAfter() > 0 {
+		all = append(all, reservedCondition(o.reservations))
+	} else {
+		apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionRequestsReserved)
+	}
+	for _, c := range all {
+		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
+		apimeta.SetStatusCondition(&st.Conditions, c)
+	}
+	if st.Message == "" {
+		st.Message = problem(out, trouble)
+	}
+	return st
 }
