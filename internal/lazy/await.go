@@ -11,7 +11,7 @@ import (
 )
 
 // await returns once the blocks of r are present. Its patience begins anew whenever bytes arrive for the request that
-// fetches the first missing block.
+// fetches the first missing block, and at the end of each pause that the registry asks for, for a while.
 func (b *Blob) await(r run) error {
 	s := b.store
 	s.mu.Lock()
@@ -35,11 +35,16 @@ func (b *Blob) await(r run) error {
 		s.waiting--
 		s.changed.Broadcast()
 	}()
-	progress := begin
+	progress, heard := begin, begin
 	var fetching *request
 	for pause := time.Duration(0); ; {
 		if fetching != nil && fetching.heard.After(progress) {
 			progress, pause = fetching.heard, 0
+			heard = progress
+			timer.Reset(time.Until(progress.Add(patience)))
+		}
+		if b.limited.After(progress) && b.limited.Sub(heard) < limitedFor {
+			progress = b.limited
 			timer.Reset(time.Until(progress.Add(patience)))
 		}
 		i, lacks := b.blocks.lacking(r)
@@ -64,7 +69,7 @@ func (b *Blob) await(r run) error {
 			b.cursor = q.run.to
 			b.blocks.set(q.run, coming)
 			s.running[q], fetching = b, q
-			wait := pause
+			wait := max(pause, time.Until(b.limited))
 			pause = min(max(firstPause, 2*pause), longestPause)
 			s.tasks.Go(func() {
 				if sleep(b.ctx, wait) {

@@ -126,7 +126,10 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 }
 
 // inMemory returns how to ask a host.
-func (h *partHost) inMemory(t *testing.T) docker.RegistryHost {
+func (h *partHost) inMemory(t *testing.T) docker.RegistryHost { return inMemory(t, h.name, h) }
+
+// inMemory returns how to ask a host of a name.
+func inMemory(t *testing.T, name string, h http.Handler) docker.RegistryHost {
 	t.Helper()
 	l := newPipes()
 	server := &http.Server{Handler: h}
@@ -141,7 +144,7 @@ func (h *partHost) inMemory(t *testing.T) docker.RegistryHost {
 		server.Close()
 		<-served
 	})
-	return docker.RegistryHost{Client: &http.Client{Transport: transport}, Scheme: "http", Host: h.name, Path: "/v2"}
+	return docker.RegistryHost{Client: &http.Client{Transport: transport}, Scheme: "http", Host: name, Path: "/v2"}
 }
 
 const testRegistry = "registry.example"

@@ -51,6 +51,7 @@ type Blob struct {
 	pause   time.Duration
 	after   time.Time      // no request in the background before
 	last    error          // of the last request
+	limited time.Time      // the registry has asked for a pause until then
 	failing bool           // reported as an event; until a request succeeds
 	reading map[uint32]int // reads of files in progress
 	checked bool           // the whole is being compared with its digest, or has been
@@ -159,6 +160,10 @@ func (b *Blob) end(q *request, err error) {
 	} else if b.ctx.Err() == nil {
 		b.pause = min(max(firstPause, 2*b.pause), longestPause)
 		b.after = time.Now().Add(b.pause)
+		if limit := (*limitedError)(nil); errors.As(err, &limit) {
+			b.limited = time.Now().Add(limit.after)
+			b.after = b.limited
+		}
 		s.log.Debug("a request for a part of a layer failed", "image", b.image, "layer", b.source.digest,
 			"error", err, "again in", b.pause)
 	}

@@ -161,6 +161,9 @@ func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64, 
 		if res.StatusCode == http.StatusOK {
 			return nil, give(errors.New("it does not send parts of blobs (Range): lazy pulling needs that"))
 		}
+		if after := retryAfter(res, time.Now()); after > 0 {
+			return nil, give(&limitedError{res.Status, after})
+		}
 		return nil, give(fmt.Errorf("it answers %s", res.Status))
 	}
 }
