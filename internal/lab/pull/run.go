@@ -123,11 +123,6 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 				return fmt.Errorf("image %s: %w", peersTag, err)
 			}
 		}
-		if slices.Contains(b.p.Parts, PartWakes) {
-			if err := b.storeBeside(ctx, h); err != nil {
-				return fmt.Errorf("image %s: %w", besideTag, err)
-			}
-		}
 		if slices.Contains(b.p.Parts, PartLazy) || slices.Contains(b.p.Parts, PartWakes) {
 			if err := b.storeLazy(ctx, h, built); err != nil {
 				return fmt.Errorf("image %s: %w", lazyTags[Lazy], err)

@@ -6,11 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
-	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/probe"
@@ -19,34 +17,11 @@ import (
 )
 
 const (
-	// besideTag is the tag of an image of besideSize bytes in the repository of the image that is woken. Both nodes are
-	// to have it: a mirror shares only repositories of which its node is to have an image, and a service with
-	// imagePull {when: Wake} wants none.
-	besideTag  = "beside"
-	besideSize = 1 << 20
 	// clusterNodes is the number of nodes of the cluster whose first wake is measured.
 	clusterNodes = 2
 	// woken is the place of the service that is woken among those of the cluster.
-	woken = 2
+	woken = 1
 )
-
-// storeBeside puts the image with besideTag into the registry.
-func (b *bench) storeBeside(ctx context.Context, h *hub) error {
-	work, err := os.MkdirTemp(b.dir, "beside-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(work)
-	img, err := assemble(ctx, []source{func(w io.Writer) error { return writeNoise(w, 0, besideSize) }}, work)
-	if err != nil {
-		return err
-	}
-	tarball := filepath.Join(work, "image.tar")
-	if err := image.WriteFile(tarball, imageTag, img); err != nil {
-		return err
-	}
-	return h.push(ctx, tarball, besideTag)
-}
 
 // wakeInCluster measures a first wake on a node without the image, beside a node that has it.
 func (b *bench) wakeInCluster(ctx context.Context, round int, kind string) error {
@@ -101,59 +76,43 @@ func (b *bench) wakeBeside(ctx context.Context, network *netlab.Net, h *hub, rou
 	return nil
 }
 
-// fillOther gives a cluster three services: one whose image a node is to have, one whose image both are to have, and
-// the one that is woken, with the image of the first. It returns once the nodes have their images, and share them if
-// there are peers, with the node that lacks the image of the first and the packed size of that image.
+// fillOther gives a cluster two services with the same image: one whose image a node is to have, and the one that is
+// woken. It returns once the node has the image, and shares it if there are peers, with the other node and the packed
+// size of the image.
 func (b *bench) fillOther(ctx context.Context, h *hub, c *sharing.Cluster, peers bool) (waking *sharing.Node,
 	size float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
-	big, err := h.manifest(ctx, original)
+	m, err := h.manifest(ctx, original)
 	if err != nil {
 		return nil, 0, err
 	}
-	beside, err := h.manifest(ctx, besideTag)
-	if err != nil {
-		return nil, 0, err
-	}
-	for _, l := range big.Layers {
+	for _, l := range m.Layers {
 		size += float64(l.Size)
 	}
 	if err := c.SetServices(
 		sharing.Service{Name: "holder", Image: h.ref(original), Nodes: 1, Port: port},
-		sharing.Service{Name: "beside", Image: h.ref(besideTag), Port: port},
 		sharing.Service{Name: "model", Image: h.ref(original), OnWake: true, Port: port, WakeTimeout: wakeTimeout},
 	); err != nil {
 		return nil, 0, err
 	}
 	for {
-		waking = nil
 		holders := 0
 		for _, n := range c.Nodes {
-			blobs := beside.blobs()
-			has, err := n.Has(ctx, imageref.Fixed(h.ref(original), big.Digest.String()))
+			has, err := n.Has(ctx, imageref.Fixed(h.ref(original), m.Digest.String()))
 			if err != nil {
 				return nil, 0, err
 			}
-			if has {
-				blobs += big.blobs()
-				holders++
-			}
-			ready, err := n.Has(ctx, imageref.Fixed(h.ref(besideTag), beside.Digest.String()))
-			if err != nil {
-				return nil, 0, err
-			}
-			if ready && peers {
+			if has && peers {
 				shared, err := n.Metric(ctx, "wangell_image_mirror_shared_blobs")
 				if err != nil {
 					return nil, 0, err
 				}
-				ready = int(shared) >= blobs
+				has = int(shared) >= m.blobs()
 			}
-			switch {
-			case !ready:
-				holders = -len(c.Nodes)
-			case !has:
+			if has {
+				holders++
+			} else {
 				waking = n
 			}
 		}
@@ -161,8 +120,7 @@ func (b *bench) fillOther(ctx context.Context, h *hub, c *sharing.Cluster, peers
 			return waking, size, nil
 		}
 		if lab.Sleep(ctx, nodesEvery) != nil {
-			return nil, 0, fmt.Errorf("one of %d nodes does not have its images, or does not share them: %w",
-				len(c.Nodes), ctx.Err())
+			return nil, 0, fmt.Errorf("none of %d nodes has the image, or shares it: %w", len(c.Nodes), ctx.Err())
 		}
 	}
 }
