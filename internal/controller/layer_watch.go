@@ -14,8 +14,8 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// layerWatch looks at what running pods write into their own layers and emptyDir volumes, and has those ended that write
-// more than they may.
+// layerWatch looks at what running pods write into their own layers and emptyDir volumes, and has those ended that
+// write more than they may.
 type layerWatch struct {
 	loop    *loop
 	workers *workers

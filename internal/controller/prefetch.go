@@ -53,8 +53,8 @@ type prefetcher struct {
 	next   time.Time // not before
 }
 
-// newPrefetcher makes the parts of a prefetcher whose other fields are set. pullRetry is the first pause after a pull by
-// kubelet has failed.
+// newPrefetcher makes the parts of a prefetcher whose other fields are set. pullRetry is the first pause after a pull
+// by kubelet has failed.
 func newPrefetcher(p prefetcher, events *hub, changed *changedSet, pullRetry time.Duration) *prefetcher {
 	p.imagePlan = &imagePlan{nodes: map[string]*imageNode{}}
 	p.judge = &imageJudge{

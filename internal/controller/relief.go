@@ -19,8 +19,8 @@ import (
 // roomLook is the pause between two checks whether the node of a thawed pod has room for its requests.
 const roomLook = 3 * time.Second
 
-// relief stops frozen services on nodes that are short of memory, or of room for the requests of thawed pods. It belongs
-// to the loop.
+// relief stops frozen services on nodes that are short of memory, or of room for the requests of thawed pods. It
+// belongs to the loop.
 type relief struct {
 	loop    *loop
 	table   *table
