@@ -6,8 +6,11 @@ package compose
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -20,6 +23,12 @@ import (
 
 // Load reads Compose files, with their includes, extensions and variables.
 func Load(ctx context.Context, o Options) (*types.Project, error) {
+	for _, file := range o.Files { // the loader would call one that is missing invalid
+		if _, err := os.Stat(file); file != "-" && errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("compose file %s: no such file: check the path; relative paths begin at the current folder",
+				file)
+		}
+	}
 	options, err := cli.NewProjectOptions(o.Files, cli.WithEnv(o.Env), cli.WithEnvFiles(o.EnvFiles...), cli.WithDotEnv,
 		cli.WithDefaultConfigPath, cli.WithProfiles(o.Profiles), cli.WithResolvedPaths(true))
 	if err != nil {

@@ -188,6 +188,14 @@ func TestLaterFilesOverride(t *testing.T) {
 	}
 }
 
+func TestMissingFileIsNamed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "none.yaml")
+	_, err := Load(t.Context(), Options{Files: []string{file}})
+	if want := "compose file " + file + ": no such file: check the path"; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 func TestServicesThatCannotBeAreLeftOut(t *testing.T) {
 	got, notes, err := translate(t, map[string]string{"compose.yaml": `
 services:
