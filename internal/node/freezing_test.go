@@ -120,24 +120,39 @@ func TestPodRunsBeforeItsThawIsMadeKnown(t *testing.T) {
 	}
 }
 
-func TestThawsAreMadeKnownInTheirOrderWhenTheirTimeHasCome(t *testing.T) {
+// Pods that are thawed at once have the processors for themselves until all of them can have answered.
+func TestThawsAreMadeKnownTogetherAfterTheLast(t *testing.T) {
 	begin := time.Now()
-	u := untold{timer: time.NewTimer(time.Hour)}
-	defer u.end()
-	pods := []*still{{id: 1}, {id: 2}, {id: 3}}
-	for i, q := range pods {
-		u.pods = append(u.pods, toTell{q, begin.Add(time.Duration(i) * time.Minute)})
+	u := untold{}
+	u.add(&still{id: 1}, begin)
+	if pods := u.take(begin.Add(tellAfter - 1)); pods != nil {
+		t.Errorf("made known too early: %v", pods)
 	}
+	u.add(&still{id: 2}, begin.Add(tellAfter-1))
 	for _, look := range []struct {
 		after time.Duration
 		ids   []uint64
-	}{{-1, nil}, {0, []uint64{1}}, {3 * time.Minute, []uint64{2, 3}}, {time.Hour, nil}} {
+	}{{tellAfter, nil}, {2*tellAfter + tellEach - 2, nil}, {2*tellAfter + tellEach - 1, []uint64{1, 2}}, {time.Hour, nil}} {
 		var ids []uint64
-		for _, p := range u.due(begin.Add(look.after)) {
-			ids = append(ids, p.pod.id)
+		for _, q := range u.take(begin.Add(look.after)) {
+			ids = append(ids, q.id)
 		}
 		if !slices.Equal(ids, look.ids) {
 			t.Errorf("after %v: pods %v, want %v", look.after, ids, look.ids)
+		}
+	}
+}
+
+func TestThawsAreMadeKnownAlthoughMoreAndMoreFollow(t *testing.T) {
+	begin := time.Now()
+	for _, c := range []struct {
+		last time.Duration
+		pods int
+		want time.Duration
+	}{{0, 1, tellAfter}, {5 * time.Millisecond, 100, 253 * time.Millisecond}, {499 * time.Millisecond, 100, tellMost},
+		{0, 1000, tellMost}} {
+		if got := tellAt(begin, begin.Add(c.last), c.pods).Sub(begin); got != c.want {
+			t.Errorf("%d pods in %v: after %v, want %v", c.pods, c.last, got, c.want)
 		}
 	}
 }

@@ -78,28 +78,23 @@ func (d *daemon) restoreWeight(q *still) {
 	}
 }
 
-// tellAfter is the pause between the thaw of a pod by a packet and the report of it, in which the pod has the
-// processors for itself.
-const tellAfter = 50 * time.Millisecond
-
 // tellLater arranges the report of a pod's thaw.
 func (d *daemon) tellLater(q *still) {
-	u := &d.untold
+	now, u := time.Now(), &d.untold
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.pods = append(u.pods, toTell{q, time.Now().Add(tellAfter)})
-	switch {
-	case u.timer == nil:
-		u.timer = time.AfterFunc(tellAfter, d.tell)
-	case len(u.pods) == 1:
-		u.timer.Reset(tellAfter)
+	u.add(q, now)
+	if pause := u.due.Sub(now); u.timer == nil {
+		u.timer = time.AfterFunc(pause, d.tell)
+	} else {
+		u.timer.Reset(pause)
 	}
 }
 
-// tell reports the thaws that are due, one after the other.
+// tell reports the thaws if that is due, one after the other.
 func (d *daemon) tell() {
-	for _, p := range d.untold.due(time.Now()) {
-		d.thaw(p.pod, 0, "")
+	for _, q := range d.untold.take(time.Now()) {
+		d.thaw(q, 0, "")
 	}
 }
 
