@@ -84,8 +84,9 @@ func (t *transition) frozenSeen(e FrozenSeen) {
 	was := t.allFrozen()
 	p.change(podFrozen, e.Frozen)
 	switch {
-	case e.Frozen && !f.on && t.freezes() && p.serves():
-		// The daemon found it frozen by an earlier controller.
+	case e.Frozen && !f.on && t.freezes() && p.serves() && (e.Seq != 0 || f.seq == 0):
+		// The daemon found it frozen by an earlier controller. If this one had it frozen, and then thawed, an earlier daemon
+		// has not received that.
 		f.idle, f.on, f.used, f.stopAt = IdleSeen{LastPacket: e.LastPacket}, true, 0, t.stopTime(e.LastPacket)
 		if !t.allFrozen() {
 			f.used = t.now

@@ -73,6 +73,10 @@ func TestServiceFreezesBeforeItIsStopped(t *testing.T) {
 			{8, ThawAsked{}, Frozen, ""},
 			{8.1, FrozenSeen{Ref: 1, Seq: 2, At: at(8.1)}, Warm, "info: thawed"},
 			{8.2, FrozenSeen{Ref: 1, Seq: 1, Frozen: true, At: at(6)}, Warm, ""}}},
+		"frozen: a command needs the program, and the daemon is killed": {freezeSpec(), toFrozen, []did{
+			{8, ThawAsked{}, Frozen, "freeze 2 | timer never"},
+			{9, FrozenSeen{Ref: 1, Frozen: true, At: at(6)}, Frozen, "freeze 3"},
+			{9.1, FrozenSeen{Ref: 1, Seq: 3, At: at(9.1)}, Warm, "info: thawed"}}},
 		"frozen: the manifest changes": {freezeSpec(), toFrozen, []did{
 			{8, SpecChanged{longer, false}, Frozen, "timer 2m1s"},
 			{9, SpecChanged{unfrozen, false}, Frozen, "freeze 2 | timer never"},
