@@ -108,11 +108,13 @@ func TestKeyIsMadeOnceAndChecked(t *testing.T) {
 }
 
 func TestParseRecordKeepsLevelMessageAndAttributes(t *testing.T) {
-	level, message, attrs := parseRecord([]byte(`{"time":"x","level":"WARN","msg":"no room","b":1,"a":"x"}` + "\n"))
-	if level != slog.LevelWarn || message != "no room" || len(attrs) != 2 || attrs[0].Key != "a" {
+	level, message, attrs := parseRecord([]byte(`{"time":"x","level":"WARN","msg":"no room","b":6067610779035718001,"a":"x"}` + "\n"))
+	if level != slog.LevelWarn || message != "no room" || len(attrs) != 2 || attrs[0].Key != "a" ||
+		attrs[1].Value.String() != "6067610779035718001" {
 		t.Errorf("got %v %q %v", level, message, attrs)
 	}
-	for _, line := range []string{"panic: x", `{"level":"INFO"}`, `{"msg":"x","level":"?"}`, `[1]`} {
+	for _, line := range []string{"panic: x", `{"level":"INFO"}`, `{"msg":"x","level":"?"}`, `[1]`,
+		`{"level":"INFO","msg":"x"} {}`} {
 		if level, message, _ := parseRecord([]byte(line + "\n")); level != slog.LevelError || message != line {
 			t.Errorf("%s: got %v %q", line, level, message)
 		}

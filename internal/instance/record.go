@@ -3,6 +3,7 @@
 package instance
 
 import (
+	"bytes"
 	"encoding/json"
 	"log/slog"
 	"maps"
@@ -14,7 +15,9 @@ import (
 func parseRecord(line []byte) (slog.Level, string, []slog.Attr) {
 	text := strings.TrimRight(string(line), "\r\n")
 	var fields map[string]any
-	if json.Unmarshal(line, &fields) != nil {
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	decoder.UseNumber() // an ID of 64 bits is no float64
+	if decoder.Decode(&fields) != nil || decoder.More() {
 		return slog.LevelError, text, nil
 	}
 	message, isText := fields[slog.MessageKey].(string)

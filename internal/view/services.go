@@ -45,7 +45,7 @@ func Services(w io.Writer, services []controller.Status, broken []localapi.Broke
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s%s\t%s\t%s\n",
 			name, Address(s), cmp.Or(status.State, "-"), status.Replicas, ago(latest(s), now),
-			s.Traffic.OpenFlows, rate, wakeCount(f, woken), wakeTime(f, woken), cmp.Or(status.Message, "-"))
+			s.Traffic.OpenFlows, rate, wakeCount(f, woken), wakeTime(f, woken), cmp.Or(oneLine(status.Message), "-"))
 	}
 	for _, b := range broken {
 		fmt.Fprintf(t, "%s\t-\tInvalid\t-\t-\t-\t%s-\t-\t%s\n", b.File, none, mistakes(b))
@@ -66,14 +66,15 @@ func mistakes(b localapi.BrokenFile) string {
 	if len(b.Errors) == 0 {
 		return "-"
 	}
-	// Without line breaks, which the text of others may contain.
-	first := strings.Join(strings.Fields(strings.TrimPrefix(b.Errors[0], b.File)), " ")
-	first = strings.TrimLeft(first, ": ")
+	first := strings.TrimLeft(oneLine(strings.TrimPrefix(b.Errors[0], b.File)), ": ")
 	if more := len(b.Errors) - 1; more > 0 {
 		return fmt.Sprintf("%s (and %d more)", first, more)
 	}
 	return first
 }
+
+// oneLine returns a text without line breaks and tabs, which that of others may contain: it would break the table.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // Address returns the service address with its port.
 func Address(s controller.Status) string {

@@ -40,7 +40,7 @@ func TestServicesAreATable(t *testing.T) {
 	warm.Service.Status.State, warm.Service.Status.Replicas = "Warm", 1
 	warm.Traffic.OpenFlows = 7
 	broken := status("broken", time.Time{})
-	broken.Service.Status.Message = "image not found"
+	broken.Service.Status.Message = "crashed:\nout\tof memory"
 	wakes := []lifecycle.Waterfall{
 		{Service: "default/web", Number: 1, Result: lifecycle.ResultWarm},
 		{Service: "default/web", Number: 2, Result: lifecycle.ResultWarm,
@@ -56,7 +56,7 @@ func TestServicesAreATable(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `SERVICE          ADDRESS          STATE     REPLICAS   LAST REQUEST   FLOWS   WAKES   LAST WAKE   MESSAGE
-default/broken   10.46.100.2:80   Cold      0          never          0       1       failed      image not found
+default/broken   10.46.100.2:80   Cold      0          never          0       1       failed      crashed: out of memory
 default/web      10.46.100.2:80   Warm      1          1 min ago      7       2       61.2 ms     -
 dir/b.yaml       -                Invalid   -          -              -       -       -           ` +
 		"6:9: spec.port: want a number, got text (and 1 more)\n" +
