@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 )
 
 // renamedMaps maps former pin names to present ones. The layouts are the same.
@@ -25,10 +26,17 @@ var renamedMaps = map[string]string{
 	"askings":     gateMapQueryBudget,
 }
 
+// How the programs and the kernel's types are read. Tests, which load many gates, keep them: it takes a fifth of the
+// CPU time of a load with the race detector. A daemon loads one, and would only hold the memory.
+var (
+	readPrograms = loadGate
+	kernelTypes  *btf.Cache // nil: read for each load
+)
+
 // load loads the programs and maps. Maps come from their pins, or get the entries of these if they have another
 // layout: the returned takeover, or nil, must be finished once the programs are attached.
 func load(objs *gateObjects, cfg *Config, dev *devices) (*takeover, error) {
-	spec, err := loadGate()
+	spec, err := readPrograms()
 	if err != nil {
 		return nil, fmt.Errorf("reading the gate's programs: %w", err)
 	}
@@ -54,7 +62,7 @@ func load(objs *gateObjects, cfg *Config, dev *devices) (*takeover, error) {
 		return nil, fmt.Errorf("taking over pinned maps: %w", err)
 	}
 	if !t.needed() {
-		opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: cfg.mapsDir()}}
+		opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: cfg.mapsDir()}, Cache: kernelTypes}
 		return nil, errors.Join(explainLoad(spec.LoadAndAssign(objs, opts)), t.close())
 	}
 	if err := t.load(spec, objs, cfg); err != nil {
@@ -72,7 +80,7 @@ func (t *takeover) load(spec *ebpf.CollectionSpec, objs *gateObjects, cfg *Confi
 		return fmt.Errorf("setting the variable %s: %w", gateVarTakingOver, err)
 	}
 	// Loading takes longer than copying: it comes first, so that little changes until the programs are attached.
-	err := spec.LoadAndAssign(objs, &ebpf.CollectionOptions{MapReplacements: t.adopted})
+	err := spec.LoadAndAssign(objs, &ebpf.CollectionOptions{MapReplacements: t.adopted, Cache: kernelTypes})
 	if err := explainLoad(err); err != nil {
 		return err
 	}

@@ -10,9 +10,12 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink"
 
 	"wangell.loutres.me/internal/testutil/ownns"
@@ -26,7 +29,18 @@ func TestMain(m *testing.M) {
 	if f := flag.Lookup("test.fuzzworker"); f != nil && f.Value.String() == "true" && os.Getenv(worker) == "" {
 		os.Exit(runWorker())
 	}
+	keepTypes()
 	ownns.Main(m.Run)
+}
+
+// keepTypes makes gates share what is read of the programs and of the kernel's types. Each load changes a copy.
+func keepTypes() {
+	read := sync.OnceValues(loadGate)
+	readPrograms = func() (*ebpf.CollectionSpec, error) {
+		spec, err := read()
+		return spec.Copy(), err
+	}
+	kernelTypes = btf.NewCache()
 }
 
 const worker = "WANGELL_TEST_WORKER"

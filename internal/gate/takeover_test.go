@@ -56,7 +56,7 @@ func repin(t *testing.T, cfg *Config, name string, change func(*ebpf.MapSpec)) {
 			t.Fatal(err)
 		}
 	}
-	spec, err := loadGate()
+	spec, err := readPrograms()
 	must(err)
 	setSizes(spec, cfg.withDefaults().Sizes)
 	m := spec.Maps[name]
