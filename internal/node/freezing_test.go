@@ -132,7 +132,9 @@ func TestThawsAreMadeKnownTogetherAfterTheLast(t *testing.T) {
 	for _, look := range []struct {
 		after time.Duration
 		ids   []uint64
-	}{{tellAfter, nil}, {2*tellAfter + tellEach - 2, nil}, {2*tellAfter + tellEach - 1, []uint64{1, 2}}, {time.Hour, nil}} {
+	}{
+		{tellAfter, nil}, {2*tellAfter + tellEach - 2, nil}, {2*tellAfter + tellEach - 1, []uint64{1, 2}}, {time.Hour, nil},
+	} {
 		var ids []uint64
 		for _, q := range u.take(begin.Add(look.after)) {
 			ids = append(ids, q.id)
