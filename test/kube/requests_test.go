@@ -196,16 +196,21 @@ func askOn(t *testing.T, c *http.Client, address string, headers ...string) (a e
 			r.Header.Set(headers[i], headers[i+1])
 		}
 	}
+	return e2e.Must(answerTo(c, r))(t), local
+}
+
+// answerTo sends a request and returns the answer.
+func answerTo(c *http.Client, r *http.Request) (e2e.Answer, error) {
 	response, err := c.Do(r)
 	if err != nil {
-		t.Fatal(err)
+		return e2e.Answer{}, err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("answer %s: %s", response.Status, body)
 	}
-	return e2e.Must(e2e.ParseAnswer(body, err))(t), local
+	return e2e.ParseAnswer(body, err)
 }
 
 // testKeptConnection has a client that keeps its connection while the service sleeps. A NetworkPolicy admits that

@@ -5,7 +5,10 @@ package kube
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptrace"
+	"sync"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/testutil/e2e"
 )
@@ -93,4 +96,46 @@ func testTraffic(t *testing.T) {
 	lab.waitState(t, "split/v1", "Cold")
 	p.says(t, true, "rollout abort -n split shop")
 	s.untilAll("v1") // which is woken
+	s.losesNoneToDeletion(p)
+}
+
+// losesNoneToDeletion deletes v2 while it answers a request that takes longer than the notice that pods get of their end.
+// Its server ends at once when it is asked to.
+func (s *split) losesNoneToDeletion(p plugin) {
+	s.Helper()
+	const takes = 10 * time.Second
+	p.says(s.T, true, "rollout promote -n split shop --percent 50", "v2 50")
+	e2e.Eventually(s.T, "both revisions answer", func() (bool, string) {
+		got := s.count(20)
+		return got["v1"] > 0 && got["v2"] > 0, fmt.Sprint(got)
+	})
+	sent, answer := make(chan struct{}), make(chan e2e.Answer, 1)
+	begun := sync.OnceFunc(func() { close(sent) })
+	ctx := httptrace.WithClientTrace(s.Context(), &httptrace.ClientTrace{
+		WroteRequest: func(httptrace.WroteRequestInfo) { begun() },
+	})
+	go func() {
+		defer close(answer)
+		defer begun()
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.addr+"/slow?for="+takes.String(), nil)
+		if err == nil {
+			r.Header.Set("Wangell-Tag", "canary")
+			var a e2e.Answer
+			if a, err = answerTo(e2e.HTTPClient(lab.client, false), r); err == nil {
+				answer <- a
+				return
+			}
+		}
+		s.Errorf("a request is lost: %v", err)
+	}()
+	<-sent
+	e2e.Must(lab.kubectl("", "delete", "-n", "split", "wgs/v2", "--wait=false"))(s.T)
+	for range 100 { // by one connection; each that fails ends the test
+		s.ask("")
+	}
+	s.untilAll("v1")
+	if a := <-answer; a.Version != "v2" {
+		s.Errorf("the long request is answered by %q", a.Version)
+	}
+	e2e.Must(lab.kubectl("", "wait", "-n", "split", "wgs/v2", "--for=delete", "--timeout="+e2e.Patience.String()))(s.T)
 }
