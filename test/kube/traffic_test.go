@@ -99,8 +99,8 @@ func testTraffic(t *testing.T) {
 	s.losesNoneToDeletion(p)
 }
 
-// losesNoneToDeletion deletes v2 while it answers a request that takes longer than the notice that pods get of their end.
-// Its server ends at once when it is asked to.
+// losesNoneToDeletion deletes v2 while it answers a request that takes longer than the notice that pods get of their
+// end. Its server ends at once when it is asked to.
 func (s *split) losesNoneToDeletion(p plugin) {
 	s.Helper()
 	const takes = 10 * time.Second

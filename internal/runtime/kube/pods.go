@@ -104,8 +104,8 @@ func (r *Runtime) exited(p *pod, status exitStatus) {
 	}
 }
 
-// explainGone delivers why a pod ended that was forgotten as soon as it was gone from its node, if its last state in the
-// API says so.
+// explainGone delivers why a pod ended that was forgotten as soon as it was gone from its node, if its last state in
+// the API says so.
 func (r *Runtime) explainGone(o *corev1.Pod) {
 	p := r.gone.unexplained[string(o.UID)]
 	if p == nil {
