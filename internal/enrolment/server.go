@@ -38,6 +38,7 @@ type Server struct {
 	// Results counts requests by their result (NewResults).
 	Results *prometheus.CounterVec
 
+	now     func() time.Time // time.Now unless a test has set it before Serve
 	sources sources
 
 	mu     sync.Mutex
@@ -70,6 +71,9 @@ func NewResults() *prometheus.CounterVec {
 
 // Serve answers on a listener until ctx ends, and closes it.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	if s.now == nil {
+		s.now = time.Now
+	}
 	srv := &http.Server{
 		Handler:     http.HandlerFunc(s.handle),
 		ReadTimeout: requestTimeout, WriteTimeout: answerTimeout, MaxHeaderBytes: 4 << 10,
@@ -120,7 +124,7 @@ var (
 
 // enrol returns the keys of the node of a request's token. claimed is the node that the request names.
 func (s *Server) enrol(r *http.Request) (keys *Keys, claimed string, err error) {
-	if !s.sources.ask(addressOf(r.RemoteAddr), time.Now()) {
+	if !s.sources.ask(addressOf(r.RemoteAddr), s.now()) {
 		return nil, "", errBusy
 	}
 	q, err := readRequest(r.Body)
@@ -160,7 +164,7 @@ func judgement(err error) (status int, result string) {
 // refused logs a refusal, unless it has logged another one just before.
 func (s *Server) refused(from, node, result string, err error) {
 	s.mu.Lock()
-	now := time.Now()
+	now := s.now()
 	quiet := now.Sub(s.logged) < logGap
 	if !quiet {
 		s.logged = now
