@@ -52,7 +52,8 @@ func serveAt(t *testing.T, now func() time.Time) *served {
 	}
 	s := &served{log: &bytes.Buffer{}}
 	s.Server = &Server{
-		now: now, Master: master, Certificate: certificate, Log: slog.New(slog.NewTextHandler(s.log, nil)), Results: NewResults(),
+		now: now, Master: master, Certificate: certificate, Log: slog.New(slog.NewTextHandler(s.log, nil)),
+		Results: NewResults(),
 		Node: func(_ context.Context, token string) (string, error) {
 			node, ok := strings.CutSuffix(token, ".token")
 			switch {
