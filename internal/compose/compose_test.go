@@ -191,7 +191,8 @@ func TestLaterFilesOverride(t *testing.T) {
 func TestMissingFileIsNamed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "none.yaml")
 	_, err := Load(t.Context(), Options{Files: []string{file}})
-	if want := "compose file " + file + ": no such file: check the path"; err == nil || !strings.HasPrefix(err.Error(), want) {
+	want := "compose file " + file + ": no such file: check the path"
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }

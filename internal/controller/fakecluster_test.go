@@ -165,8 +165,8 @@ func newCluster(t *testing.T, before func(*fakeCluster)) *clusterWorld {
 func newClusterWith(t *testing.T, before func(*fakeCluster), change func(*Config)) *clusterWorld {
 	t.Helper()
 	w := &clusterWorld{world: &world{t: t, rt: newFakeRuntime()}}
-	w.cluster = &fakeCluster{fakeRuntime: w.rt, appeared: make(chan runtime.Pod, 16), leaving: make(chan runtime.Leave, 16),
-		ending: make(chan runtime.Ending, 16)}
+	w.cluster = &fakeCluster{fakeRuntime: w.rt, appeared: make(chan runtime.Pod, 16),
+		leaving: make(chan runtime.Leave, 16), ending: make(chan runtime.Ending, 16)}
 	if before != nil {
 		before(w.cluster)
 	}

@@ -108,7 +108,8 @@ func TestKeyIsMadeOnceAndChecked(t *testing.T) {
 }
 
 func TestParseRecordKeepsLevelMessageAndAttributes(t *testing.T) {
-	level, message, attrs := parseRecord([]byte(`{"time":"x","level":"WARN","msg":"no room","b":6067610779035718001,"a":"x"}` + "\n"))
+	level, message, attrs := parseRecord(
+		[]byte(`{"time":"x","level":"WARN","msg":"no room","b":6067610779035718001,"a":"x"}` + "\n"))
 	if level != slog.LevelWarn || message != "no room" || len(attrs) != 2 || attrs[0].Key != "a" ||
 		attrs[1].Value.String() != "6067610779035718001" {
 		t.Errorf("got %v %q %v", level, message, attrs)

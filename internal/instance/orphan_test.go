@@ -41,7 +41,8 @@ func TestContainerdOfAKilledCommandIsEnded(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if text, err := os.ReadFile(containerd.OwnConfigFile(killed)); err != nil || !strings.Contains(string(text), c.StateDir) {
+	text, err := os.ReadFile(containerd.OwnConfigFile(killed))
+	if err != nil || !strings.Contains(string(text), c.StateDir) {
 		t.Errorf("%v, %s", err, text)
 	}
 	if holder, err := holderOf(containerd.OwnLock(c.StateDir)); err != nil || holder != 0 {

@@ -68,8 +68,10 @@ func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
 	if err != nil {
 		return nil, err
 	}
-	return &services{waiting: make(chan struct{}, 1), keeper: k, log: log, dir: dir, book: book, publish: publish, rollouts: moved,
-		ports: hostPorts{held: map[uint16]net.Listener{}}, former: map[runtime.Key][]netip.Addr{}}, nil
+	return &services{
+		waiting: make(chan struct{}, 1), keeper: k, log: log, dir: dir, book: book, publish: publish, rollouts: moved,
+		ports: hostPorts{held: map[uint16]net.Listener{}}, former: map[runtime.Key][]netip.Addr{},
+	}, nil
 }
 
 // apply makes the services the given ones, which must have been validated: new ones are added, and those that are not

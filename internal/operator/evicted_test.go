@@ -41,7 +41,8 @@ func TestEvictedPodHasItsReason(t *testing.T) {
 func (w *world) onlyPod() *corev1.Pod {
 	w.t.Helper()
 	var pods corev1.PodList
-	if err := w.client.List(context.Background(), &pods, client.InNamespace(w.namespace)); err != nil || len(pods.Items) != 1 {
+	err := w.client.List(context.Background(), &pods, client.InNamespace(w.namespace))
+	if err != nil || len(pods.Items) != 1 {
 		w.t.Fatalf("%d pods: %v", len(pods.Items), err)
 	}
 	return &pods.Items[0]

@@ -17,8 +17,8 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// drainTime returns the duration of each case of testDrain, and whether all cases run at the same time: 25 s two by two,
-// or WANGELL_DRAIN_TIME at the same time.
+// drainTime returns the duration of each case of testDrain, and whether all cases run at the same time: 25 s two by
+// two, or WANGELL_DRAIN_TIME at the same time.
 func drainTime(t *testing.T) (_ time.Duration, together bool) {
 	text := os.Getenv("WANGELL_DRAIN_TIME")
 	if text == "" {

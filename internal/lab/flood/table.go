@@ -22,9 +22,9 @@ numbers, and right checksums; an XDP program sends them into the node's port of 
 to a queue of the node for each of them. The answers to them end where the link begins. In the flood of a warm
 service, four near and four distant clients make one request after another on it, each on a connection of its
 own, and another client on another service. Before, one client uses each of as many sleeping services as are
-attacked together, near and distant in turn, all at once. In the floods of sleeping services, the pods that forged SYNs have
-started are counted in the middle of the flood; then one client uses each of the services, near and distant in
-turn. With wakeProof Always, no SYN wakes a service before its client has proven where it is; with Auto, the
+attacked together, near and distant in turn, all at once. In the floods of sleeping services, the pods that forged
+SYNs have started are counted in the middle of the flood; then one client uses each of the services, near and
+distant in turn. With wakeProof Always, no SYN wakes a service before its client has proven where it is; with Auto, the
 first ones do, within the default budgets of wakes. Clients vanish by closing their established connections
 without any packet; the flows that are left are those which the service's pod still counts afterwards. The scan
 sends one SYN to four ports of every address of the range, from its own address, and its host answers as any

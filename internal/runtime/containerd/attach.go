@@ -47,8 +47,8 @@ type Command struct {
 
 // Attach runs a command in a pod as Executor.Exec does, connected to its streams, and returns its exit code once it and
 // its output have ended; 128+n for signal n. It kills the command and its children when ctx ends, and when its output
-// cannot be written; the error then wraps that of ctx, or of the writer. If the container cannot run it, the error is a CommandError, and
-// if the container does not run, ErrNotRunning. dir is a folder for pipes.
+// cannot be written; the error then wraps that of ctx, or of the writer. If the container cannot run it, the error is a
+// CommandError, and if the container does not run, ErrNotRunning. dir is a folder for pipes.
 func Attach(ctx context.Context, c *client.Client, dir, pod string, command Command) (code int, err error) {
 	caller := ctx
 	ctx, fail := context.WithCancelCause(ctx)

@@ -107,8 +107,8 @@ func TestLateCauseOfAnEndIsDelivered(t *testing.T) {
 	nothing(w, "a third exit", w.r.Exits())
 }
 
-// When kubelet evicts a pod, its daemon has reported that nothing is left of it before kubelet writes why. Stop does not
-// wait for that.
+// When kubelet evicts a pod, its daemon has reported that nothing is left of it before kubelet writes why. Stop does
+// not wait for that.
 func TestCauseIsDeliveredWhenThePodIsGone(t *testing.T) {
 	evicted := func(p *corev1.Pod) {
 		p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted",

@@ -17,8 +17,8 @@
 // a name or the names of an address, /udp?target=HOST:PORT with what becomes of a datagram, and /slow?for=100ms after
 // a delay; /hold?bytes=1000000 allocates memory. Mode lines greets each client with an Answer on a line and repeats
 // each line, except "reset", which resets the connection, and "close", which closes it; when the client has closed its
-// half, the server writes the number of bytes. Mode exit prints a message and exits with status 3, done exits with 0, deaf
-// never listens, and taken finds its port in use.
+// half, the server writes the number of bytes. Mode exit prints a message and exits with status 3, done exits with 0,
+// deaf never listens, and taken finds its port in use.
 package main
 
 import (
