@@ -127,6 +127,7 @@ vm: ## other kernels, in emulated VMs: make vm [KERNELS="6.12 newest"] [ARCH=arm
 # Tests that start containers and measure come first; the others have a smaller share of the processors, and what only
 # compiles or checks has what is left: a program under test must not starve. Knative is built beside the first tests on
 # Kubernetes, which do without it. The operator's tests wait for the build of Kubernetes, which runs at the same time.
+# Each of the three lanes has work for about the same time.
 COMPUTE := nice -n 5
 BACKGROUND := nice -n 15
 COMPILE_AND_CHECK := check-generated chart-check knative-build lint release-check
@@ -143,9 +144,9 @@ test: ## everything, as CI runs it: install what is missing, lint, all tests (ro
 	@export GOTEST_TOTALS=$(TOTALS) WANGELL_BIN=$(CURDIR)/bin/wangell; lanes=(); \
 	trap 'kill "$${lanes[@]}" 2>/dev/null || true' EXIT; \
 	$(MAKE) --no-print-directory kubernetes-build kube & lanes+=($$!); \
-	($(MAKE) --no-print-directory docs-check e2e && $(COMPUTE) $(MAKE) --no-print-directory gate) & lanes+=($$!); \
+	($(MAKE) --no-print-directory docs-check e2e && $(COMPUTE) $(MAKE) --no-print-directory $(UNITS)) & lanes+=($$!); \
 	($(BACKGROUND) $(MAKE) --no-print-directory $(COMPILE_AND_CHECK) && \
-		$(COMPUTE) $(MAKE) --no-print-directory $(UNITS)) & lanes+=($$!); \
+		$(COMPUTE) $(MAKE) --no-print-directory gate) & lanes+=($$!); \
 	failed=0; for lane in "$${lanes[@]}"; do wait "$$lane" || failed=$$?; done; exit $$failed
 	$(call say,All tests)
 	@$(GO) run ./hack/gotest -sum $(TOTALS)

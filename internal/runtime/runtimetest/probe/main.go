@@ -12,8 +12,8 @@
 // As "probe run look" it prints that description, as "probe run shout" it prints a megabyte and exits with status 7,
 // and as "probe run hang" it runs until it is killed. As "probe run parent" it has a child that hangs, and on SIGHUP
 // leaves the file /dev/shm/hangup and exits; as "probe run stubborn" both ignore SIGHUP. As "probe run cat" it copies
-// its input to its output and exits with status 5, and as "probe run tty" it prints the size of its terminal, waits for a word, and exits. These are
-// commands for a pod that runs already.
+// its input to its output and exits with status 5, and as "probe run tty" it prints the size of its terminal, waits for
+// a word, and exits. These are commands for a pod that runs already.
 //
 // With EXIT=n it prints a line and exits with status n at once. With IGNORE_TERM set it ignores SIGTERM, with
 // DEFAULT_TERM it has no handler for it (with the value threads it also starts and ends threads), and with
