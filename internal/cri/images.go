@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wangell.loutres.me/internal/imageref"
@@ -113,3 +114,9 @@ func (s *Images) pull(ctx context.Context, r *criv1.PullImageRequest) error {
 
 // criNamespace is containerd's namespace for the CRI.
 const criNamespace = "k8s.io"
+
+// namespaced returns a context for calls of containerd's API in the namespace of the CRI.
+func namespaced(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace), cancel
+}

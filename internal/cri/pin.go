@@ -9,7 +9,6 @@ import (
 	containerdv1 "github.com/containerd/containerd/api/services/images/v1"
 	"github.com/distribution/reference"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
@@ -25,12 +24,6 @@ const (
 	labelOurs = v1alpha1.Group + "/pinned"
 	valueOurs = "true"
 )
-
-// namespaced returns a context for calls of containerd's API in the namespace of the CRI.
-func namespaced(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace), cancel
-}
 
 // Name returns the name under which containerd has an image: with registry and tag. One that is not a reference stays
 // as it is.

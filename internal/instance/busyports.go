@@ -4,7 +4,6 @@ package instance
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/netip"
 	"time"
@@ -13,32 +12,6 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/runtime"
 )
-
-// The pauses between attempts to get a port of the machine that another program has. The kernel does not tell when it
-// becomes free.
-const (
-	firstPortPause   = time.Second
-	longestPortPause = 30 * time.Second
-)
-
-// busyPort says that a service waits for its port, and what to do.
-func busyPort(port uint16) string {
-	return fmt.Sprintf("hostPort %d: another program of this machine has it ('ss -lntp'): stop that, or choose another "+
-		"port; tried again at least every %v", port, longestPortPause)
-}
-
-// tellBusy logs which services wait for their ports, and begins to try again.
-func (a *services) tellBusy(busy map[uint16]runtime.Key) {
-	for port, k := range busy {
-		a.log.Warn("a service is not at its port of the machine", "service", string(k), "reason", busyPort(port))
-	}
-	if len(busy) > 0 {
-		select {
-		case a.waiting <- struct{}{}:
-		default:
-		}
-	}
-}
 
 // retryPorts publishes services at ports that other programs had, once these are free, until ctx ends.
 func (a *services) retryPorts(ctx context.Context) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -144,3 +145,16 @@ func refuseAll(l net.Listener) {
 		}
 	}
 }
+
+// busyPort says that a service waits for its port, and what to do.
+func busyPort(port uint16) string {
+	return fmt.Sprintf("hostPort %d: another program of this machine has it ('ss -lntp'): stop that, or choose another "+
+		"port; tried again at least every %v", port, longestPortPause)
+}
+
+// The pauses between attempts to get a port of the machine that another program has. The kernel does not tell when it
+// becomes free.
+const (
+	firstPortPause   = time.Second
+	longestPortPause = 30 * time.Second
+)

@@ -151,6 +151,19 @@ func (a *services) applyGiven(ctx context.Context) error {
 	return a.keeper.Synced(ctx)
 }
 
+// tellBusy logs which services wait for their ports, and begins to try again.
+func (a *services) tellBusy(busy map[uint16]runtime.Key) {
+	for port, k := range busy {
+		a.log.Warn("a service is not at its port of the machine", "service", string(k), "reason", busyPort(port))
+	}
+	if len(busy) > 0 {
+		select {
+		case a.waiting <- struct{}{}:
+		default:
+		}
+	}
+}
+
 // addresses returns the addresses of services, and all addresses in use, including former ones.
 func (a *services) addresses(keys []runtime.Key, book addressBook) (map[runtime.Key]netip.Addr, []netip.Addr) {
 	addrs := make(map[runtime.Key]netip.Addr, len(keys))

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // await returns once the blocks of r are present. Its patience begins anew whenever bytes arrive for the request that
@@ -97,20 +99,29 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// heardBody is the body of a response. It records when bytes arrive.
-type heardBody struct {
-	io.Reader
-	store   *Store
-	request *request
+// newWaits returns the histogram of the time that reads wait for missing bytes.
+func newWaits() prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: metricsPrefix + "wait_seconds", Help: "How long reads waited for bytes that were not on the node yet.",
+		Buckets: []float64{0.005, 0.02, 0.1, 0.5, 2, 10, 30},
+	})
 }
 
-// Read implements io.Reader.
-func (h heardBody) Read(p []byte) (int, error) {
-	n, err := h.Reader.Read(p)
-	if n > 0 {
-		h.store.mu.Lock()
-		h.request.heard = time.Now()
-		h.store.mu.Unlock()
+const metricsPrefix = "wangell_image_lazy_"
+
+// ReadAt implements io.ReaderAt. It returns once the bytes are present, however slowly they arrive, or with an error
+// when none arrived for Config.Patience; until then, mirrors and the registry are asked repeatedly.
+func (b *Blob) ReadAt(p []byte, off int64) (int, error) {
+	want := min(int64(len(p)), b.size-off)
+	if off < 0 || want < 0 {
+		return 0, fmt.Errorf("read at %d of %d bytes", off, b.size)
+	}
+	if err := b.await(blocksOf(off, want)); err != nil {
+		return 0, err
+	}
+	n, err := b.file.ReadAt(p[:want], off)
+	if err == nil && want < int64(len(p)) {
+		err = io.EOF
 	}
 	return n, err
 }

@@ -51,35 +51,6 @@ func (s *Store) packed() func() {
 	return nil
 }
 
-// work fetches in the background.
-func (s *Store) work() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for !s.closed {
-		b, later := s.choose(time.Now())
-		if b == nil {
-			if later > 0 {
-				timer := time.AfterFunc(later, s.changed.Broadcast)
-				s.changed.Wait()
-				timer.Stop()
-			} else {
-				s.changed.Wait()
-			}
-			continue
-		}
-		q := &request{run: b.plan.next(b.blocks, s.piece)}
-		if q.run.from == q.run.to {
-			q.run = b.blocks.next(b.cursor, s.piece)
-			b.cursor = q.run.to
-		}
-		b.blocks.set(q.run, coming)
-		s.running[q] = b
-		s.mu.Unlock()
-		b.transfer(q)
-		s.mu.Lock()
-	}
-}
-
 // choose returns the blob to fetch from: of the incomplete ones, those that lack blocks of their plan come first, and
 // among those the one that was read last. If there is none at the moment, it returns when to look again; 0: when
 // something changes.

@@ -3,14 +3,10 @@
 package lazy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
-
-	"github.com/containerd/stargz-snapshotter/fs/layer"
 
 	"wangell.loutres.me/internal/lazy/packed"
 )
@@ -20,75 +16,6 @@ const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 5 * time.Second
 )
-
-// Blob is a packed layer. The bytes that have arrived are in a sparse file. The store's mutex guards its fields,
-// except for those that never change.
-type Blob struct {
-	store  *Store
-	source source
-	image  string // as the pull named it
-	order  uint64 // random, for blobs without any read: nodes begin with different ones
-	size   int64
-	file   *os.File
-	notes  *os.File // which blocks are present
-
-	resolver *layer.Resolver // guarded by the filesystem
-	recorder *recorder
-
-	refs    int    // mounts
-	unpack  func() // called once everything mounted is present; nil: done, or not wanted
-	blocks  blocks
-	begun   map[int]beginning // missing blocks of which some bytes are present
-	left    int               // number of missing blocks
-	plan    plan              // what the background fetches first
-	cursor  int               // where the background continues
-	lent    []bool            // blocks that came from the node's mirror and are not verified
-	borrows int               // their number
-	expired int               // reads that waited in vain
-	doubts  int               // how often lent blocks were wrong
-	wary    bool              // lent blocks were wrong: only the registry is asked
-	used    uint64            // the store's clock at the last read that waited
-	pause   time.Duration
-	after   time.Time      // no request in the background before
-	last    error          // of the last request
-	limited time.Time      // the registry has asked for a pause until then
-	failing bool           // reported as an event; until a request succeeds
-	reading map[uint32]int // reads of files in progress
-	checked bool           // the whole is being compared with its digest, or has been
-	whole   bool           // it has its digest
-	ctx     context.Context
-	cancel  context.CancelFunc
-}
-
-// beginning is the part of a block that arrived before a response ended.
-type beginning struct {
-	size int64
-	lent bool // some of it is from the node's mirror, which has not verified it
-}
-
-// request is one that runs.
-type request struct {
-	run    run
-	urgent bool      // a read waits for it
-	heard  time.Time // when bytes last arrived
-}
-
-// ReadAt implements io.ReaderAt. It returns once the bytes are present, however slowly they arrive, or with an error
-// when none arrived for Config.Patience; until then, mirrors and the registry are asked repeatedly.
-func (b *Blob) ReadAt(p []byte, off int64) (int, error) {
-	want := min(int64(len(p)), b.size-off)
-	if off < 0 || want < 0 {
-		return 0, fmt.Errorf("read at %d of %d bytes", off, b.size)
-	}
-	if err := b.await(blocksOf(off, want)); err != nil {
-		return 0, err
-	}
-	n, err := b.file.ReadAt(p[:want], off)
-	if err == nil && want < int64(len(p)) {
-		err = io.EOF
-	}
-	return n, err
-}
 
 // transfer performs a request, whose blocks are marked as coming.
 func (b *Blob) transfer(q *request) {
@@ -222,4 +149,22 @@ func (b *Blob) check() {
 	b.whole = true
 	s.stats.Complete++
 	s.log.Info("a layer is complete", "image", b.image, "layer", b.source.digest, "bytes", b.size)
+}
+
+// heardBody is the body of a response. It records when bytes arrive.
+type heardBody struct {
+	io.Reader
+	store   *Store
+	request *request
+}
+
+// Read implements io.Reader.
+func (h heardBody) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	if n > 0 {
+		h.store.mu.Lock()
+		h.request.heard = time.Now()
+		h.store.mu.Unlock()
+	}
+	return n, err
 }

@@ -9,15 +9,10 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/containerd/containerd/v2/core/remotes/docker"
-	"github.com/containerd/containerd/v2/pkg/reference"
 	"github.com/containerd/stargz-snapshotter/fs/remote"
 	stargz "github.com/containerd/stargz-snapshotter/fs/source"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
-
-// noHosts keeps stargz-snapshotter from asking registries itself.
-func noHosts(reference.Spec) ([]docker.RegistryHost, error) { return nil, nil }
 
 var _ stargz.RegistryHosts = noHosts
 

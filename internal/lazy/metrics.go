@@ -4,24 +4,6 @@ package lazy
 
 import "github.com/prometheus/client_golang/prometheus"
 
-const metricsPrefix = "wangell_image_lazy_"
-
-// Where bytes come from.
-const (
-	fromNode     = "node"
-	fromPeer     = "peer"
-	fromMirror   = "mirror"
-	fromRegistry = "registry"
-)
-
-// newWaits returns the histogram of the time that reads wait for missing bytes.
-func newWaits() prometheus.Histogram {
-	return prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: metricsPrefix + "wait_seconds", Help: "How long reads waited for bytes that were not on the node yet.",
-		Buckets: []float64{0.005, 0.02, 0.1, 0.5, 2, 10, 30},
-	})
-}
-
 // Descriptions of the metrics that come from Stats.
 var (
 	layersDesc  = prometheus.NewDesc(metricsPrefix+"layers", "Layers that are mounted.", nil, nil)

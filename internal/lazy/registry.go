@@ -235,3 +235,11 @@ func (w *watched) Close() error {
 	_ = w.give(nil)
 	return w.body.Close()
 }
+
+// Where bytes come from.
+const (
+	fromNode     = "node"
+	fromPeer     = "peer"
+	fromMirror   = "mirror"
+	fromRegistry = "registry"
+)

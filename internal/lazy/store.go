@@ -5,7 +5,6 @@ package lazy
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -14,61 +13,10 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/prometheus/client_golang/prometheus"
 
-	"wangell.loutres.me/internal/lazy/failures"
 	"wangell.loutres.me/internal/lazy/packed"
 	"wangell.loutres.me/internal/lazy/trace"
 )
-
-// Stats counts what a Store did.
-type Stats struct {
-	// Blobs is the number of open blobs, Complete the number of those that are complete and verified.
-	Blobs, Complete int
-	// Waits is the number of reads that had to wait for the registry, Failures the number of those that ended with an
-	// error.
-	Waits, Failures int
-	// UrgentBytes arrived for waiting reads, BackgroundBytes before any read.
-	UrgentBytes, BackgroundBytes int64
-	// Sources are the same bytes by source: fromNode, fromPeer, fromMirror and fromRegistry.
-	Sources map[string]int64
-	// Distrusted is how often a layer with parts from the node's mirror was found wrong.
-	Distrusted int
-	// Missing is the number of missing bytes of the open blobs, in whole blocks.
-	Missing int64
-}
-
-// Store keeps the mounted blobs, and fetches all of them. Waiting reads go first: fetching in the background pauses
-// meanwhile.
-type Store struct {
-	root     string // of traces
-	dir      string
-	piece    int // blocks of a request in the background
-	patience time.Duration
-	settle   time.Duration
-	log      *slog.Logger
-	failed   func(failures.Failure)
-
-	mu      sync.Mutex
-	changed *sync.Cond // anything below, or a block
-	blobs   map[digest.Digest]*Blob
-	loading map[digest.Digest]bool // will be in blobs
-	early   map[digest.Digest]bool // opened ahead
-	ctx     context.Context        // until close
-	cancel  context.CancelFunc
-	running map[*request]*Blob
-	waiting int // reads
-	clock   uint64
-	opened  time.Time // when a blob was last opened
-	stats   Stats
-	waits   prometheus.Histogram
-	closed  bool
-	// unpacking is set while blobs are unpacked in the background.
-	unpacking bool
-	unpacks   chan func() // for the threads of unpackThread
-	unpackers sync.Map    // their IDs
-	tasks     sync.WaitGroup
-}
 
 // newStore returns the store. The Config has its defaults.
 func newStore(cfg Config) (*Store, error) {
@@ -306,4 +254,33 @@ func (s *Store) abort() {
 func (s *Store) close() {
 	s.abort()
 	s.tasks.Wait()
+}
+
+// work fetches in the background.
+func (s *Store) work() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.closed {
+		b, later := s.choose(time.Now())
+		if b == nil {
+			if later > 0 {
+				timer := time.AfterFunc(later, s.changed.Broadcast)
+				s.changed.Wait()
+				timer.Stop()
+			} else {
+				s.changed.Wait()
+			}
+			continue
+		}
+		q := &request{run: b.plan.next(b.blocks, s.piece)}
+		if q.run.from == q.run.to {
+			q.run = b.blocks.next(b.cursor, s.piece)
+			b.cursor = q.run.to
+		}
+		b.blocks.set(q.run, coming)
+		s.running[q] = b
+		s.mu.Unlock()
+		b.transfer(q)
+		s.mu.Lock()
+	}
 }

@@ -9,37 +9,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
-	"wangell.loutres.me/internal/blobindex"
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/swarm"
 	"wangell.loutres.me/internal/wire"
 )
-
-const (
-	dialTimeout = 2 * time.Second
-	// peerPause is how long a peer is not asked after a failure, and banFor after wrong pieces.
-	peerPause = 3 * time.Second
-	banFor    = 10 * time.Minute
-	// maxPeers bounds the remembered peers without a request in progress.
-	maxPeers = 256
-
-	blobsPath     = "/v1/blobs/"
-	grantHeader   = "Wangell-Grant"
-	expiresHeader = "Wangell-Expires"
-)
-
-// peer is another node's mirror. Mirror.mu guards it.
-type peer struct {
-	at        wire.Mirror // constant
-	client    *http.Client
-	busy      int       // requests in progress
-	notBefore time.Time // it is asked again after a failure
-	free      time.Time // it is asked again after it was busy with others
-}
 
 // peer returns the name of a peer for package swarm, and remembers it. m.mu is held.
 func (m *Mirror) peer(at wire.Mirror) string {
@@ -116,28 +91,6 @@ func (m *Mirror) fromPeer(d *download, piece int, p *peer, o offer) {
 func (m *Mirror) askPeer(d *download, piece int, p *peer, o offer) error {
 	return m.receive(d, piece, fromPeer, p.opener(d.key, o))
 }
-
-// opener returns an opener for parts of a blob from a peer.
-func (p *peer) opener(k blobindex.Key, o offer) opener {
-	return func(ctx context.Context, offset, length uint64) (io.ReadCloser, error) {
-		at := url.URL{Scheme: "https", Host: p.at.Addr.String(), Path: blobsPath + hex.EncodeToString(k.Digest[:])}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)
-		if err != nil {
-			return nil, err
-		}
-		req.Header.Set("Range", byteRange(offset, length))
-		req.Header.Set(grantHeader, hex.EncodeToString(o.grant[:]))
-		req.Header.Set(expiresHeader, strconv.FormatUint(o.expires, 10))
-		res, err := p.client.Do(req)
-		if err != nil {
-			return nil, err
-		}
-		return rangeOf(res, offset, length)
-	}
-}
-
-// opener sends a request for a range, and returns it.
-type opener func(ctx context.Context, offset, length uint64) (io.ReadCloser, error)
 
 // receive writes a piece into the file of a download. If a response ends early, another request continues where it
 // ended, as long as each brings some bytes.
@@ -222,15 +175,3 @@ type readerFunc func([]byte) (int, error)
 
 // Read implements io.Reader.
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
-
-// ban excludes a peer that has sent a wrong piece for a while.
-func (m *Mirror) ban(id string, d *download, piece int) {
-	m.metrics.banned.Inc()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if p := m.peers[id]; p != nil {
-		p.notBefore = time.Now().Add(banFor)
-		m.cfg.Log.Warn("a peer has sent wrong bytes of a blob, and is not asked for a while", "peer", p.at.Addr,
-			"repository", d.key.Repository, "digest", digestOf(d.key), "piece", piece)
-	}
-}

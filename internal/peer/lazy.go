@@ -35,19 +35,6 @@ const (
 
 var errNoPeer = errors.New("no node is known to have that part")
 
-// lazyBlob is a layer that the node's snapshotter reads parts of, or has. Mirror.mu guards it.
-type lazyBlob struct {
-	asked    time.Time     // the snapshotter's last request
-	reported time.Time     // the last report to the index
-	dirty    bool          // there is something to report
-	first    chan struct{} // closed at the index' first answer
-	answered bool
-	pause    time.Duration
-	offers   []offer
-	told     swarm.Set // what the index has recorded for this node; nil: nothing
-	whole    bool      // the index has recorded that this node has all of it
-}
-
 // reads notes that the snapshotter reads a blob.
 func (m *Mirror) reads(k blobindex.Key) {
 	m.mu.Lock()

@@ -23,22 +23,12 @@ import (
 )
 
 const (
-	// maxManifest bounds the size in bytes of manifests. Registries refuse larger ones.
-	maxManifest = 4 << 20
 	// askTimeout bounds how long the index is waited for.
 	askTimeout = 300 * time.Millisecond
-	// maxSizes bounds the blobs whose sizes are remembered.
-	maxSizes = 1 << 16
 )
 
 // local serves containerd. What is not found here, containerd gets from the registry.
 type local struct{ m *Mirror }
-
-// question asks the index which nodes have a blob.
-type question struct {
-	size     uint64
-	answered chan struct{}
-}
 
 // Manifest implements readapi.Content. Tags are left to the registry.
 func (l local) Manifest(r *http.Request, repository, reference string) ([]byte, error) {

@@ -18,10 +18,8 @@ const (
 	active = 4
 	// tick is how often downloads are looked at when nothing happens.
 	tick = 100 * time.Millisecond
-	// firstPause is the pause between two reports of a blob until the index sets another one. An urgent report waits
-	// for 1/hurry of it.
-	firstPause = 200 * time.Millisecond
-	hurry      = 4
+	// hurry shortens the pause before an urgent report to 1/hurry.
+	hurry = 4
 	// noSource is how long a blob may lack a source before it is given up: containerd's own attempt would fail as
 	// well. A blob whose registry has asked for a pause waits longer, because containerd would not wait.
 	noSource       = 5 * time.Second

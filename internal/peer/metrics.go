@@ -63,17 +63,3 @@ func newMetrics() metrics {
 func (m *metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.received, m.sent, m.failed, m.passed, m.mismatches, m.banned, m.shared}
 }
-
-// Describe implements prometheus.Collector.
-func (m *Mirror) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.metrics.all() {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *Mirror) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.metrics.all() {
-		c.Collect(ch)
-	}
-}

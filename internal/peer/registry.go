@@ -293,3 +293,14 @@ func retryAfter(res *http.Response, now time.Time) time.Duration {
 	}
 	return 0
 }
+
+// maxManifest bounds the size in bytes of manifests. Registries refuse larger ones.
+const maxManifest = 4 << 20
+
+const (
+	// headerTimeout bounds the time for a TLS handshake and a request's header, and idleTimeout that between requests.
+	headerTimeout = 5 * time.Second
+	idleTimeout   = 30 * time.Second
+	// maxConns bounds the connections of peers.
+	maxConns = 256
+)

@@ -19,17 +19,7 @@ import (
 const (
 	// scanEvery is how often containerd's blobs are looked at anew: others may remove them.
 	scanEvery = 5 * time.Minute
-	// maxBlobs bounds the blobs that are shared. The index accepts as many of a node.
-	maxBlobs = 1 << 15
 )
-
-// Scan makes the mirror look at containerd's blobs, because an image has been added or removed.
-func (m *Mirror) Scan() {
-	select {
-	case m.scans <- struct{}{}:
-	default:
-	}
-}
 
 // scan looks at containerd's blobs repeatedly until ctx ends.
 func (m *Mirror) scan(ctx context.Context) {

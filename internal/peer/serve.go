@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -29,8 +28,6 @@ const sendAtOnce = 256 << 10
 
 // readAtOnce is the number of bytes read from a blob at once: each read from containerd's store is a call of its API.
 const readAtOnce = 1 << 20
-
-var dialer = net.Dialer{Timeout: dialTimeout}
 
 // Identity is what other nodes learn about this one from the controller.
 func (m *Mirror) Identity() *wire.Mirror {

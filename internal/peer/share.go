@@ -17,29 +17,10 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// sharing says what of a repository the mirror shares. A higher value is more.
-type sharing uint8
-
-// The values of sharing.
-const (
-	sharedNothing sharing = iota
-	// sharedPublic: the images that the registry gives to everybody, and what their manifests name. Others of the
-	// node's images may have been pulled with credentials.
-	sharedPublic
-	// sharedAll: the daemon itself pulls an image of the repository, without credentials.
-	sharedAll
-)
-
 // privateFor is how long an image that a registry has refused counts as one that needs credentials.
 const privateFor = time.Minute
 
 var errPrivate = errors.New("the registry does not give it to everybody")
-
-// public is whether the registry gives a manifest or index to everybody.
-type public struct {
-	err   error     // why it is not known to
-	until time.Time // the end of an error
-}
 
 // Want sets the images that the daemon pulls. The mirror shares their repositories, without those that kubelet pulls,
 // with its own credentials.
@@ -103,19 +84,6 @@ func (m *Mirror) share() {
 			m.forgetLazy(k)
 		}
 	}
-}
-
-// mayShare reports whether a blob may be passed on. In a repository of which only public images are shared, these are
-// public manifests and what they name. m.mu is held.
-func (m *Mirror) mayShare(k blobindex.Key) bool {
-	switch m.shared[k.Repository] {
-	case sharedAll:
-		return true
-	case sharedPublic:
-		p, known := m.public[k]
-		return m.sizes[k] > 0 || known && p.err == nil
-	}
-	return false
 }
 
 // checkPublic returns nil if a manifest or index may be passed on. It asks the registry, or its cache, if it has to.

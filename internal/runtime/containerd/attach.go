@@ -5,8 +5,6 @@ package containerd
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -144,31 +142,6 @@ func runningProcessOf(ctx context.Context, c *client.Client, pod string, patienc
 	}
 }
 
-// processOf returns the task of a pod, and a copy of the description of its process.
-func processOf(ctx context.Context, c *client.Client, pod string) (client.Task, *specs.Process, error) {
-	container, err := c.LoadContainer(ctx, pod)
-	if err != nil {
-		return nil, nil, native(err)
-	}
-	spec, err := container.Spec(ctx)
-	if err != nil {
-		return nil, nil, native(err)
-	}
-	task, err := container.Task(ctx, nil)
-	if err != nil {
-		return nil, nil, native(err)
-	}
-	process := *spec.Process
-	return task, &process, nil
-}
-
-// execID returns a name for a process that no other process has.
-func execID(prefix string) string {
-	var random [8]byte
-	_, _ = rand.Read(random[:])
-	return prefix + hex.EncodeToString(random[:])
-}
-
 // mergeEnv returns an environment in which further variables replace those of the same name.
 func mergeEnv(env, further []string) []string {
 	given := map[string]bool{}
@@ -283,3 +256,6 @@ func (e *eofReader) Read(b []byte) (int, error) {
 	}
 	return n, err
 }
+
+// NewCommandID returns an ID for a command that no other one has.
+func NewCommandID() string { return execID(commandPrefix) }

@@ -5,6 +5,8 @@ package containerd
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"wangell.loutres.me/internal/readiness"
 )
@@ -155,4 +158,29 @@ func (h *head) bytes() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return bytes.Clone(h.buf.Bytes())
+}
+
+// execID returns a name for a process that no other process has.
+func execID(prefix string) string {
+	var random [8]byte
+	_, _ = rand.Read(random[:])
+	return prefix + hex.EncodeToString(random[:])
+}
+
+// processOf returns the task of a pod, and a copy of the description of its process.
+func processOf(ctx context.Context, c *client.Client, pod string) (client.Task, *specs.Process, error) {
+	container, err := c.LoadContainer(ctx, pod)
+	if err != nil {
+		return nil, nil, native(err)
+	}
+	spec, err := container.Spec(ctx)
+	if err != nil {
+		return nil, nil, native(err)
+	}
+	task, err := container.Task(ctx, nil)
+	if err != nil {
+		return nil, nil, native(err)
+	}
+	process := *spec.Process
+	return task, &process, nil
 }

@@ -33,9 +33,6 @@ func PipesDir(dir string) string { return filepath.Join(dir, "exec") }
 // commandPrefix begins the IDs of commands of Attach.
 const commandPrefix = "exec-"
 
-// NewCommandID returns an ID for a command that no other one has.
-func NewCommandID() string { return execID(commandPrefix) }
-
 var commandID = regexp.MustCompile("^" + commandPrefix + "[0-9a-f]{16}$")
 
 // IsCommandID reports whether a text may be from NewCommandID.

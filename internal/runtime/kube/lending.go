@@ -12,6 +12,10 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
+// reportPatience is how long after the start of this process the daemons may take to connect and to report the pods
+// that existed before it.
+const reportPatience = 30 * time.Second
+
 const (
 	// lendAfter is how long a pod must have been frozen before it gives back its requests: a shorter freeze costs the
 	// API server nothing.

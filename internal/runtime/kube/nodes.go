@@ -19,10 +19,6 @@ const nodePatience = time.Second
 // upgrade, the daemons are replaced together with the controller.
 const inheritedPatience = 10 * time.Second
 
-// reportPatience is how long after the start of this process the daemons may take to connect and to report the pods
-// that existed before it.
-const reportPatience = 30 * time.Second
-
 // patience returns how long a pod may be bound to a node without a daemon while a Start waits for it. The lock is held.
 func (r *Runtime) patience(p *pod, now time.Time) time.Duration {
 	if p.is(podInherited) {

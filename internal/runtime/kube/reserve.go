@@ -19,12 +19,6 @@ import (
 // resizesAtOnce is the number of concurrent resizes.
 const resizesAtOnce = 8
 
-// resizing is whether pods can be resized.
-type resizing struct {
-	why   string    // why not; empty if they can, or before the first attempt
-	until time.Time // when the next attempt is due
-}
-
 // SetFrozen implements runtime.Cluster.
 func (r *Runtime) SetFrozen(podID string, frozen bool) {
 	r.mu.Lock()

@@ -138,3 +138,9 @@ func lastState[T any](o any) T {
 	}
 	return o.(T)
 }
+
+// resizing is whether pods can be resized.
+type resizing struct {
+	why   string    // why not; empty if they can, or before the first attempt
+	until time.Time // when the next attempt is due
+}
