@@ -131,7 +131,7 @@ vm: ## other kernels, in emulated VMs: make vm [KERNELS="6.12 newest"] [ARCH=arm
 COMPUTE := nice -n 5
 BACKGROUND := nice -n 15
 COMPILE_AND_CHECK := check-generated chart-check knative-build lint release-check
-UNITS := unit kubernetes-build operator docs-check-kubernetes
+AFTERWARDS := gate kubernetes-build operator docs-check-kubernetes
 
 .PHONY: test
 test: ## everything, as CI runs it: install what is missing, lint, all tests (root)
@@ -144,9 +144,9 @@ test: ## everything, as CI runs it: install what is missing, lint, all tests (ro
 	@export GOTEST_TOTALS=$(TOTALS) WANGELL_BIN=$(CURDIR)/bin/wangell; lanes=(); \
 	trap 'kill "$${lanes[@]}" 2>/dev/null || true' EXIT; \
 	$(MAKE) --no-print-directory kubernetes-build kube & lanes+=($$!); \
-	($(MAKE) --no-print-directory docs-check e2e && $(COMPUTE) $(MAKE) --no-print-directory $(UNITS)) & lanes+=($$!); \
+	($(MAKE) --no-print-directory docs-check e2e && $(COMPUTE) $(MAKE) --no-print-directory unit) & lanes+=($$!); \
 	($(BACKGROUND) $(MAKE) --no-print-directory $(COMPILE_AND_CHECK) && \
-		$(COMPUTE) $(MAKE) --no-print-directory gate) & lanes+=($$!); \
+		$(COMPUTE) $(MAKE) --no-print-directory $(AFTERWARDS)) & lanes+=($$!); \
 	failed=0; for lane in "$${lanes[@]}"; do wait "$$lane" || failed=$$?; done; exit $$failed
 	$(call say,All tests)
 	@$(GO) run ./hack/gotest -sum $(TOTALS)
