@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The verifier takes more than a second of CPU time for the gate's programs, far longer than most tests. Programs and
+// The verifier takes half a second of CPU time for the gate's programs, far longer than most tests. Programs and
 // maps are therefore used again by the next gate with the same configuration; the gate itself, its devices, pins and
 // attachments are new, and its maps are empty. Tests of Open call Open.
 
