@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"wangell.loutres.me/internal/process"
 )
 
 // Down removes an instance: it asks the process of a running one to exit, kills it if it has not done so within
@@ -54,22 +52,12 @@ func Down(ctx context.Context, c Config, patience time.Duration, log *slog.Logge
 
 // end makes the process that holds the run folder exit.
 func end(ctx context.Context, c Config, patience time.Duration, log *slog.Logger) error {
-	pid, err := holder(c)
-	if err != nil || pid == 0 {
+	p, err := openHolder(c.lockFile())
+	if p == nil {
 		return err
-	}
-	p, err := process.Open(pid)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("process of the instance: %w", err)
 	}
 	defer p.Close()
-	// The number may have been given to another process before it was opened: the lock's holder is the right one.
-	if now, err := holder(c); err != nil || now != pid {
-		return err
-	}
+	pid := p.PID()
 	log.Info("asking the instance to exit", "pid", pid, "run-dir", c.RunDir)
 	if err := p.Signal(unix.SIGTERM); err != nil {
 		return fmt.Errorf("stop process %d of the instance: %w", pid, err)

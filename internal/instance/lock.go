@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/process"
 )
 
 // RunningError is returned if the run folder belongs to a running instance.
@@ -230,6 +232,27 @@ func holderOf(file string) (int, error) {
 		}
 	}
 	return 0, nil
+}
+
+// openHolder opens the process that holds the lock of a file; nil if none does.
+func openHolder(file string) (*process.Process, error) {
+	pid, err := holderOf(file)
+	if err != nil || pid == 0 {
+		return nil, err
+	}
+	p, err := process.Open(pid)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("process with the lock %s: %w", file, err)
+	}
+	// The number may have been given to another process before it was opened: the lock's holder is the right one.
+	if now, err := holderOf(file); err != nil || now != pid {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
 }
 
 // parseFlock parses a line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF" gives 1234 and 567. Other

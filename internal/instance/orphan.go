@@ -11,9 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
@@ -25,23 +22,17 @@ const orphanPatience = 10 * time.Second
 // lock. The error says which process is in the way if it is another one.
 func endOrphan(c Config, log *slog.Logger) error {
 	file := containerd.OwnLock(c.StateDir)
-	pid, err := holderOf(file)
-	if err != nil || pid == 0 {
+	p, err := openHolder(file)
+	if p == nil {
 		return err
 	}
-	p, err := process.Open(pid)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("process with the lock %s: %w", file, err)
-	}
 	defer p.Close()
+	pid := p.PID()
 	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return fmt.Errorf("process with the lock %s: %w", file, err)
 	}
-	// The number may have been given to another process before it was opened: the lock's holder is the right one.
+	// The process may have ended before that, and its number have been given to another one.
 	if now, err := holderOf(file); err != nil || now != pid {
 		return err
 	}
