@@ -206,3 +206,21 @@ func hash8(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:4])
 }
+
+// DefaultSnapshotter is the default of Config.Snapshotter.
+const DefaultSnapshotter = "overlayfs"
+
+const snapshotterPlugin = "io.containerd.snapshotter.v1"
+
+// snapshotterRoot is the folder of a snapshotter of an own containerd, in the state folder dir.
+func snapshotterRoot(dir, snapshotter string) string {
+	return filepath.Join(OwnRoot(dir), snapshotterPlugin+"."+snapshotter)
+}
+
+// Optimisation is an image to rewrite so that the parts that its service reads first come first.
+type Optimisation struct {
+	// Source names the image by its digest, Destination the result by a tag of the same repository.
+	Source, Destination string
+	// Root is the folder of the snapshotter with the recordings of first reads.
+	Root string
+}

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"time"
 
-	"github.com/containerd/containerd/api/types"
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -20,9 +19,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 )
-
-// cleanUp is the time limit for removing the remains of a failed call; after that the keeper removes them.
-const cleanUp = 10 * time.Second
 
 // createContainer creates everything of a pod that needs no process and does not depend on its network. On error
 // nothing of it remains.
@@ -75,13 +71,6 @@ func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService,
 	return nil
 }
 
-// home is where a container is: the ID of its pod, and the path of its cgroup. If the pod is prepared, the container's
-// first process waits.
-type home struct {
-	pod, cgroup string
-	prepared    bool
-}
-
 // createRecord creates the snapshot and the record of a container whose ID and labels are set.
 func (r *Runtime) createRecord(ctx context.Context, s *v1alpha1.WangellService, info imageInfo,
 	record *containers.Container, at home) (*specs.Spec, []mount.Mount, error) {
@@ -114,10 +103,52 @@ func (r *Runtime) createRecord(ctx context.Context, s *v1alpha1.WangellService, 
 	return spec, mounts, native(err)
 }
 
-func mountsToProto(list []mount.Mount) []*types.Mount {
-	var out []*types.Mount
-	for _, m := range list {
-		out = append(out, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+// ensureMembers ensures that the images of the containers beside the main one are on the machine.
+func (r *Runtime) ensureMembers(ctx context.Context, s *v1alpha1.WangellService, progress runtime.Progress) error {
+	for c := range s.Spec.Others {
+		if _, err := r.images.ensure(ctx, s.Alone(c), progress); err != nil {
+			return fmt.Errorf("container %q: %w", c.Name, err)
+		}
 	}
-	return out
+	return nil
+}
+
+// createMembers creates the records and snapshots of the containers beside the main one. On error the caller cleans up.
+func (r *Runtime) createMembers(ctx context.Context, s *v1alpha1.WangellService, pod string) error {
+	for i := range s.Spec.InitContainers {
+		kind := kindInit
+		if s.Spec.InitContainers[i].IsSidecar() {
+			kind = kindSidecar
+		}
+		if err := r.createMember(ctx, s, &s.Spec.InitContainers[i], pod, kind); err != nil {
+			return err
+		}
+	}
+	for i := range s.Spec.Containers {
+		if err := r.createMember(ctx, s, &s.Spec.Containers[i], pod, kindContainer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Runtime) createMember(ctx context.Context, s *v1alpha1.WangellService, of *v1alpha1.Container, pod,
+	kind string) error {
+	own := s.Alone(of)
+	info, err := r.images.ensure(ctx, own, nil)
+	if err != nil {
+		return fmt.Errorf("container %q: %w", of.Name, err)
+	}
+	m := newMember(pod, runtime.KeyOf(s), of.Name, kind)
+	r.note(m)
+	record := containers.Container{ID: m.id, Labels: m.labels(r.cfg.Instance)}
+	if info.config.StopSignal != "" {
+		record.Labels[labelStopSignal] = info.config.StopSignal
+	}
+	_, _, err = r.createRecord(ctx, own, info, &record, home{pod: pod,
+		cgroup: r.cfg.containerCgroup(pod, m.name, false)})
+	if err != nil {
+		return fmt.Errorf("create container %q: %w", of.Name, explainFull(err))
+	}
+	return nil
 }

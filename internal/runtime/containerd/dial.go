@@ -120,3 +120,6 @@ func explainStart(err error, image string) error {
 	}
 	return err
 }
+
+// cleanUp is the time limit for removing the remains of a failed call; after that the keeper removes them.
+const cleanUp = 10 * time.Second

@@ -108,3 +108,10 @@ func notRun(image string, e runtime.Exit) string {
 	}
 	return fmt.Sprintf("image %q cannot run %s: correct spec.command", image, why)
 }
+
+// lost returns why a pod has lost its files; empty if it has not.
+func (r *Runtime) lost(p *pod) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.lost
+}

@@ -15,7 +15,6 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
-	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -61,15 +60,6 @@ type imageCache struct {
 // progressListener makes a progress function comparable, by its address.
 type progressListener struct{ report runtime.Progress }
 
-// wish is an image that a service wants.
-type wish struct {
-	name        string // in full
-	snapshotter string // that unpacks it, if all of it is pulled
-	lazy        bool   // while it is being pulled; otherwise it is used once it is complete
-}
-
-func (w wish) String() string { return fmt.Sprintf("%s %s lazy=%t", w.name, w.snapshotter, w.lazy) }
-
 // newImageCache returns an empty cache. Pulls end with ctx.
 func newImageCache(ctx context.Context, c *client.Client, lazy *lazyPlugin, o *optimiser, usable []string,
 	cfg Config) *imageCache {
@@ -78,15 +68,6 @@ func newImageCache(ctx context.Context, c *client.Client, lazy *lazyPlugin, o *o
 		snapshotter: cfg.snapshotter(), usable: usable,
 		known: map[wish]imageInfo{}, inFull: map[string]bool{}, listeners: map[string][]*progressListener{},
 	}
-}
-
-// FullName completes a reference with its registry and tag: "nginx" becomes "docker.io/library/nginx:latest".
-func FullName(ref string) (string, error) {
-	named, err := reference.ParseDockerRef(ref)
-	if err != nil {
-		return "", &imageError{fmt.Sprintf("%v: write [REGISTRY/]NAME[:TAG]", err), err}
-	}
-	return named.String(), nil
 }
 
 // ensure ensures that the image of s is on the machine, following the pull policy, and returns its details.
@@ -288,4 +269,32 @@ func (c *imageCache) removeListener(name string, l *progressListener) {
 		return
 	}
 	c.listeners[name] = rest
+}
+
+// optimisedOf returns the name of the image that a service uses in place of its own; empty if that is not wanted, not
+// made yet, or made from an earlier image of the same name.
+func (c *imageCache) optimisedOf(ctx context.Context, s *v1alpha1.WangellService) string {
+	name, err := FullName(s.Spec.Image)
+	if err != nil || !s.Spec.Optimises() {
+		return ""
+	}
+	o, ok := c.optimiser.of(name)
+	if !ok {
+		return ""
+	}
+	got, err := c.client.ImageService().Get(ctx, name)
+	if err == nil && got.Target.Digest != o.Source {
+		return ""
+	}
+	return o.Name // also if the image itself was removed, as nobody needs it any more
+}
+
+// standsFor reports whether an image, by its full name, is the one that a service names, or its optimised version.
+func (c *imageCache) standsFor(name, image string) bool {
+	own, err := FullName(image)
+	if err != nil {
+		return false
+	}
+	o, _ := c.optimiser.of(own)
+	return name == own || name != "" && name == o.Name
 }

@@ -22,13 +22,10 @@ import (
 	"wangell.loutres.me/internal/process"
 )
 
-// lazySnapshotter is containerd's name for wangell-snapshotter, which mounts layers before they are complete.
-const lazySnapshotter = "wangell-lazy"
-
 // lazyPlugin is wangell-snapshotter as a plugin of the containerd in use.
 type lazyPlugin struct {
 	client *client.Client
-	own    *Own // nil with a containerd of the machine
+	own    *ownSnapshotter // nil with a containerd of the machine
 	log    *slog.Logger
 
 	mu     sync.Mutex
@@ -43,7 +40,7 @@ func (l *lazyPlugin) ready(ctx context.Context) error {
 		return err
 	}
 	if l.own != nil {
-		if err := l.own.startLazy(ctx); err != nil {
+		if err := l.own.start(ctx); err != nil {
 			return err
 		}
 	}
@@ -73,7 +70,7 @@ func (l *lazyPlugin) onUse(used func()) {
 // find returns the socket that containerd uses for the plugin.
 func (l *lazyPlugin) find(ctx context.Context) (string, error) {
 	if l.own != nil {
-		return l.own.lazySocket(), nil
+		return l.own.socket, nil
 	}
 	found, err := l.client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+lazySnapshotter)
 	if err != nil {

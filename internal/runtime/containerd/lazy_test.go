@@ -199,7 +199,7 @@ func TestLazyPodsStartEarlyAndEndWithTheSnapshotter(t *testing.T) {
 	if got := snapshotterOf(t, r, full); got != DefaultSnapshotter {
 		t.Errorf("the other pod's snapshotter is %s", got)
 	}
-	served, err := servedBy(r.own.lazySocket())
+	served, err := servedBy(r.own.lazy.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func TestTheNextProcessKillsLazyPodsThatLostTheirFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := launchPod(t, first, h.service("lazy"))
-	socket := first.own.lazySocket()
+	socket := first.own.lazy.socket
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +366,7 @@ func TestDestroyEndsTheSnapshotter(t *testing.T) {
 		t.Fatal(err)
 	}
 	launchPod(t, r, h.service("lazy"))
-	served, err := servedBy(r.own.lazySocket())
+	served, err := servedBy(r.own.lazy.socket)
 	if err != nil {
 		t.Fatal(err)
 	}

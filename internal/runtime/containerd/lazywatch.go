@@ -14,10 +14,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lazy/failures"
 	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // causeLost is the cause of the exit of a pod whose files are gone.
@@ -29,7 +27,7 @@ const clockStep = monotime.Time(20 * time.Millisecond)
 // findLazy finds the snapshots of lazy pulls of an earlier process. A failure is logged only, because services with
 // full pulls do not need them.
 func (r *Runtime) findLazy(ctx context.Context) {
-	if r.own != nil && !r.own.usedLazy() {
+	if r.own != nil && !r.own.lazy.used() {
 		return
 	}
 	if r.own == nil {
@@ -158,32 +156,4 @@ func (r *Runtime) killLazy(before monotime.Time, cause string, which func(id str
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// lost returns why a pod has lost its files; empty if it has not.
-func (r *Runtime) lost(p *pod) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return p.lost
-}
-
-// createAgain creates a container from a lazy image after a failure: the snapshotter may just be restarting. If it
-// cannot mount the image, as after a restart of the machine while the registry does not answer, the image is pulled
-// in full.
-func (r *Runtime) createAgain(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, why error) (c *container,
-	err error) {
-	if errors.Is(why, runtime.ErrUnavailable) {
-		err := patiently(ctx, func() error { c, why = r.createContainer(ctx, s, info); return why })
-		if err == nil {
-			return c, nil
-		}
-	}
-	r.cfg.Log.Warn("image that was pulled lazily cannot be used; it is pulled in full", "service", runtime.KeyOf(s),
-		"image", s.Spec.Image, "error", why)
-	r.images.forget(s.Spec.Image)
-	r.images.forget(info.name) // the optimised one
-	if info, err = r.images.ensureImage(ctx, s, s.Spec.Image, false, s.Spec.ImagePullPolicy, nil); err != nil {
-		return nil, errors.Join(why, err)
-	}
-	return r.createContainer(ctx, s, info)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -214,41 +213,4 @@ func (r *Runtime) rootOf(ctx context.Context, m *member, fresh bool) ([]*types.M
 	}
 	mounts, err := service.Prepare(ctx, m.id, info.Parent, snapshots.WithLabels(info.Labels))
 	return mountsToProto(mounts), native(err)
-}
-
-// endTasks ends the processes of a pod: its sidecars after its other containers, as Kubernetes does.
-func (r *Runtime) endTasks(ctx context.Context, pod string, grace *gracePeriod) error {
-	members := r.membersOf(pod)
-	if len(members) == 0 {
-		return r.endTask(ctx, pod, pod, grace)
-	}
-	for _, m := range members {
-		m.finish()
-	}
-	for _, sidecars := range []bool{false, true} {
-		var ends sync.WaitGroup
-		errs := make([]error, len(members)+1)
-		if !sidecars {
-			ends.Go(func() { errs[len(members)] = r.endTask(ctx, pod, pod, grace) })
-		}
-		for i, m := range members {
-			if (m.kind == kindSidecar) == sidecars {
-				ends.Go(func() { errs[i] = r.endTask(ctx, pod, m.id, grace) })
-			}
-		}
-		ends.Wait()
-		if err := errors.Join(errs...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// containersOf returns the IDs of all containers of a pod.
-func (r *Runtime) containersOf(pod string) []string {
-	ids := []string{pod}
-	for _, m := range r.membersOf(pod) {
-		ids = append(ids, m.id)
-	}
-	return ids
 }

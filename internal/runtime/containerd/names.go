@@ -44,3 +44,6 @@ func hostname(k runtime.Key) string {
 	_, name := k.Split()
 	return name[:min(len(name), 64)] // sethostname(2)
 }
+
+// podSuffix is the length of the random end of a pod's ID, in bytes.
+const podSuffix = 12

@@ -92,7 +92,10 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	if r.nets, err = podnet.NewPool(networks); err != nil {
 		return err
 	}
-	r.lazy = &lazyPlugin{client: r.client, own: r.own, log: r.cfg.Log}
+	r.lazy = &lazyPlugin{client: r.client, log: r.cfg.Log}
+	if r.own != nil {
+		r.lazy.own = &r.own.lazy
+	}
 	optimiser, err := newOptimiser(r.cfg)
 	if err != nil {
 		return err

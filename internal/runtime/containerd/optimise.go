@@ -3,114 +3,15 @@
 package containerd
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/atomicfile"
 	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/lazy/trace"
 	"wangell.loutres.me/internal/runtime"
 )
-
-// SharedLazyRoot is the folder of the snapshotter that a containerd of the machine uses.
-const SharedLazyRoot = "/var/lib/wangell/lazy"
-
-// Optimisation is an image to rewrite so that the parts that its service reads first come first.
-type Optimisation struct {
-	// Source names the image by its digest, Destination the result by a tag of the same repository.
-	Source, Destination string
-	// Root is the folder of the snapshotter with the recordings of first reads.
-	Root string
-}
-
-const (
-	// optimiseAgain is the least pause after a failure, for the same image.
-	optimiseAgain = time.Hour
-	// optimisedFile is the file in the state folder with the results.
-	optimisedFile = "optimised.json"
-)
-
-// optimiser rewrites images, one at a time, and remembers the results.
-type optimiser struct {
-	run   func(context.Context, Optimisation) (digest.Digest, error)
-	file  string
-	turn  sync.Mutex // held while an image is rewritten
-	after time.Duration
-
-	mu     sync.Mutex
-	done   map[string]optimised // by the full name of the image
-	paused map[string]time.Time // images that failed, and when they may be tried again
-}
-
-// optimised is the result for an image.
-type optimised struct {
-	// Source is the digest of the image, and Name the result by its own digest.
-	Source digest.Digest `json:"source"`
-	Name   string        `json:"name"`
-}
-
-// newOptimiser returns an optimiser with the results of earlier processes.
-func newOptimiser(cfg Config) (*optimiser, error) {
-	o := &optimiser{
-		run: cfg.Optimise, file: filepath.Join(cfg.StateDir, optimisedFile), after: trace.Longest + time.Minute,
-		done: map[string]optimised{}, paused: map[string]time.Time{},
-	}
-	text, err := os.ReadFile(o.file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return o, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &o.done)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("images that were optimised: %s: %w: remove the file", o.file, err)
-	}
-	return o, nil
-}
-
-// of returns the result for an image.
-func (o *optimiser) of(name string) (optimised, bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	got, ok := o.done[name]
-	return got, ok
-}
-
-// due reports whether an image should be rewritten now.
-func (o *optimiser) due(name string, source digest.Digest, now time.Time) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.done[name].Source != source && !now.Before(o.paused[name])
-}
-
-// note records a result.
-func (o *optimiser) note(name string, result optimised) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.done[name] = result
-	text, err := json.MarshalIndent(o.done, "", "  ")
-	if err == nil {
-		err = atomicfile.Write(o.file, text)
-	}
-	return err
-}
-
-// pause records a failure.
-func (o *optimiser) pause(name string, until time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.paused[name] = until
-}
 
 // optimiseLater rewrites the image of a pod once the pod's first reads are recorded: when the pod has ended, or when
 // recording is over. It returns when that is done, or the Runtime is closed.
@@ -172,32 +73,4 @@ func (r *Runtime) optimise(name string, source digest.Digest) (string, error) {
 	}
 	result := optimised{Source: source, Name: imageref.Fixed(to, d.String())}
 	return result.Name, r.images.optimiser.note(name, result)
-}
-
-// optimisedOf returns the name of the image that a service uses in place of its own; empty if that is not wanted, not
-// made yet, or made from an earlier image of the same name.
-func (c *imageCache) optimisedOf(ctx context.Context, s *v1alpha1.WangellService) string {
-	name, err := FullName(s.Spec.Image)
-	if err != nil || !s.Spec.Optimises() {
-		return ""
-	}
-	o, ok := c.optimiser.of(name)
-	if !ok {
-		return ""
-	}
-	got, err := c.client.ImageService().Get(ctx, name)
-	if err == nil && got.Target.Digest != o.Source {
-		return ""
-	}
-	return o.Name // also if the image itself was removed, as nobody needs it any more
-}
-
-// standsFor reports whether an image, by its full name, is the one that a service names, or its optimised version.
-func (c *imageCache) standsFor(name, image string) bool {
-	own, err := FullName(image)
-	if err != nil {
-		return false
-	}
-	o, _ := c.optimiser.of(own)
-	return name == own || name != "" && name == o.Name
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 )
 
 // OwnConfig says where an own containerd keeps its files.
@@ -29,9 +28,7 @@ type OwnConfig struct {
 type Own struct {
 	cfg        OwnConfig
 	containerd lasting
-
-	mu   sync.Mutex
-	lazy *lasting // the snapshotter; nil until it is needed
+	lazy       ownSnapshotter
 }
 
 // StartOwn returns once the instance's own containerd answers: that of an earlier process, or a new one. From then on
@@ -44,6 +41,10 @@ func StartOwn(ctx context.Context, cfg OwnConfig) (*Own, error) {
 		}
 	}
 	o := &Own{cfg: cfg}
+	o.lazy = ownSnapshotter{
+		root: LazyRoot(cfg.StateDir), socket: filepath.Join(o.dir(), "lazy.sock"), pid: filepath.Join(o.dir(), "lazy.pid"),
+		logs: filepath.Join(cfg.StateDir, "logs", snapshotterProgram+".log"), insecure: cfg.InsecureRegistries, log: cfg.Log,
+	}
 	if err := o.writeConfig(); err != nil {
 		return nil, fmt.Errorf("configure own containerd: %w", err)
 	}
@@ -78,9 +79,7 @@ func (o *Own) PID() int {
 // Release ends the supervision and leaves containerd running.
 func (o *Own) Release() {
 	o.containerd.release()
-	if l := o.takeLazy(); l != nil {
-		l.release()
-	}
+	o.lazy.release()
 }
 
 // Return restores what StartOwn found: a containerd that ran before keeps running, one that was started is stopped. Its
@@ -107,11 +106,7 @@ func (o *Own) Stop() error {
 
 // end stops containerd, and then what it uses.
 func (o *Own) end() error {
-	err := o.containerd.end()
-	if l := o.takeLazy(); l != nil {
-		err = errors.Join(err, l.end(), UnmountBelow(LazyRoot(o.cfg.StateDir))) // what remains if it had to be killed
-	}
-	return err
+	return errors.Join(o.containerd.end(), o.lazy.end())
 }
 
 // RemoveOwn removes the images and all other files of a stopped own containerd from the state folder dir.
@@ -177,6 +172,6 @@ func (o *Own) writeConfig() error {
 		return err
 	}
 	text := fmt.Sprintf(ownConfig, OwnRoot(o.cfg.StateDir), filepath.Join(o.dir(), "state"), o.Address(),
-		o.Address()+".ttrpc", lazySnapshotter, o.lazySocket())
+		o.Address()+".ttrpc", lazySnapshotter, o.lazy.socket)
 	return os.WriteFile(o.configFile(), []byte(text), 0o600)
 }

@@ -7,14 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -25,39 +23,6 @@ const (
 	// preparedCheck is how often prepared pods are checked.
 	preparedCheck = time.Minute
 )
-
-// preparedPod is a pod whose first process waits before it becomes the program. It has its network and its volumes.
-type preparedPod struct {
-	*pod
-	pid   uint32
-	begun monotime.Time // when the waiting process began, which distinguishes it from a later one with its PID
-	made  time.Time
-	held  *process.Process // the waiting process, once the pod is taken for a wake
-}
-
-// preparedPods are the services with spec.sleep.prepared, and their prepared pods, oldest first. They are guarded by
-// Runtime.mu.
-type preparedPods struct {
-	services map[runtime.Key]*v1alpha1.WangellService
-	pods     map[runtime.Key][]*preparedPod
-	pause    map[runtime.Key]time.Time // no pod is made until then, because the last attempt failed
-}
-
-func (c *preparedPods) init() {
-	c.services, c.pods = map[runtime.Key]*v1alpha1.WangellService{}, map[runtime.Key][]*preparedPod{}
-	c.pause = map[runtime.Key]time.Time{}
-}
-
-// want sets what a service asks for.
-func (c *preparedPods) want(s *v1alpha1.WangellService) {
-	k := runtime.KeyOf(s)
-	delete(c.pause, k)
-	if s.Spec.PreparedPods() > 0 {
-		c.services[k] = s
-	} else {
-		delete(c.services, k)
-	}
-}
 
 // prepares reports whether a service asks for prepared pods.
 func (r *Runtime) prepares() bool {
@@ -158,23 +123,6 @@ func (r *Runtime) keepPrepared(ctx context.Context, now time.Time) bool {
 		r.prepared.pods[k] = append(r.prepared.pods[k], p)
 	}
 	return true
-}
-
-// drop removes the matching pods and returns them.
-func (c *preparedPods) drop(match func(*preparedPod) bool) (dropped []*preparedPod) {
-	for k, list := range c.pods {
-		c.pods[k] = slices.DeleteFunc(list, func(p *preparedPod) bool {
-			if match(p) {
-				dropped = append(dropped, p)
-				return true
-			}
-			return false
-		})
-		if len(c.pods[k]) == 0 {
-			delete(c.pods, k)
-		}
-	}
-	return dropped
 }
 
 // makePrepared makes a pod complete but for the start of its program. On error nothing of it remains, or the keeper

@@ -258,3 +258,21 @@ func (p *puller) reportProgress(ctx context.Context, layers *layerSet, report fu
 		report(done, total)
 	}
 }
+
+// FullName completes a reference with its registry and tag: "nginx" becomes "docker.io/library/nginx:latest".
+func FullName(ref string) (string, error) {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return "", &imageError{fmt.Sprintf("%v: write [REGISTRY/]NAME[:TAG]", err), err}
+	}
+	return named.String(), nil
+}
+
+// wish is an image that a service wants.
+type wish struct {
+	name        string // in full
+	snapshotter string // that unpacks it, if all of it is pulled
+	lazy        bool   // while it is being pulled; otherwise it is used once it is complete
+}
+
+func (w wish) String() string { return fmt.Sprintf("%s %s lazy=%t", w.name, w.snapshotter, w.lazy) }

@@ -5,17 +5,11 @@ package containerd
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/client"
 )
-
-// DefaultSnapshotter is the default of Config.Snapshotter.
-const DefaultSnapshotter = "overlayfs"
-
-const snapshotterPlugin = "io.containerd.snapshotter.v1"
 
 // builtIn are containerd's own snapshotters. Snapshotters that a machine adds may not answer, so they are queried
 // only if chosen.
@@ -85,9 +79,4 @@ func (r *Runtime) snapshottersOf(id string) []string {
 // measurements.
 func copiesImages(snapshotter string) bool {
 	return snapshotter == "native" || snapshotter == "blockfile"
-}
-
-// snapshotterRoot is the folder of a snapshotter of an own containerd, in the state folder dir.
-func snapshotterRoot(dir, snapshotter string) string {
-	return filepath.Join(OwnRoot(dir), snapshotterPlugin+"."+snapshotter)
 }

@@ -246,3 +246,10 @@ func withResources(res corev1.ResourceRequirements) oci.SpecOpts {
 	}
 	return oci.Compose(opts...)
 }
+
+// home is where a container is: the ID of its pod, and the path of its cgroup. If the pod is prepared, the container's
+// first process waits.
+type home struct {
+	pod, cgroup string
+	prepared    bool
+}
