@@ -5,19 +5,20 @@ package convert
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/opencontainers/go-digest"
+
+	"wangell.loutres.me/internal/tempdir"
 )
 
 // work is the folder of a conversion: finished layers that are not delivered yet, and records of the source's layers
 // that were converted.
 type work struct {
-	dir  string
-	keep bool
+	dir       string
+	temporary *tempdir.Dir // nil for a folder that is kept
 }
 
 // Folders of work.
@@ -29,11 +30,12 @@ const (
 
 // openWork uses the folder resume, or a temporary one if that is empty.
 func openWork(resume string) (w *work, err error) {
-	w = &work{dir: resume, keep: resume != ""}
-	if !w.keep {
-		if w.dir, err = os.MkdirTemp("", "wangell-convert-"); err != nil {
-			return nil, fmt.Errorf("make a temporary folder: %w", err)
+	w = &work{dir: resume}
+	if resume == "" {
+		if w.temporary, err = tempdir.Make("", "wangell-convert-", os.RemoveAll); err != nil {
+			return nil, err
 		}
+		w.dir = w.temporary.Path
 	}
 	// Unfinished files of an earlier conversion are useless.
 	if err := os.RemoveAll(w.path(workSpool)); err != nil {
@@ -53,10 +55,10 @@ func (w *work) path(names ...string) string {
 
 // close removes what is not kept.
 func (w *work) close() error {
-	if w.keep {
+	if w.temporary == nil {
 		return os.RemoveAll(w.path(workSpool))
 	}
-	return os.RemoveAll(w.dir)
+	return w.temporary.Remove()
 }
 
 // blob returns the file of a finished blob.
@@ -81,7 +83,7 @@ func (w *work) recall(key string, into any) bool {
 
 // remember writes a record, if the folder is kept.
 func (w *work) remember(key string, v any) error {
-	if !w.keep {
+	if w.temporary != nil {
 		return nil
 	}
 	text, err := json.Marshal(v)

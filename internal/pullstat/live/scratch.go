@@ -19,6 +19,7 @@ import (
 
 	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/tempdir"
 )
 
 // Limits of a throw-away containerd.
@@ -36,6 +37,7 @@ const systemHosts = "/etc/containerd/certs.d"
 // scratch is a containerd with a folder of its own, both of which end with close.
 type scratch struct {
 	dir    string
+	folder *tempdir.Dir // of dir
 	proc   *process.Process
 	client *client.Client
 }
@@ -84,11 +86,13 @@ func startScratch(ctx context.Context, o Options, plain []string) (_ *scratch, e
 	if err != nil {
 		return nil, fmt.Errorf("%s is not in $PATH: apt install containerd, or name it with --containerd-program", o.Program)
 	}
-	dir, err := os.MkdirTemp(o.Dir, "wangell-analyse-")
+	dir, err := tempdir.Make(o.Dir, "wangell-analyse-", func(dir string) error {
+		return errors.Join(containerd.UnmountBelow(dir), os.RemoveAll(dir))
+	})
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for a throw-away containerd: %w", err)
+		return nil, fmt.Errorf("a throw-away containerd: %w", err)
 	}
-	s := &scratch{dir: dir}
+	s := &scratch{dir: dir.Path, folder: dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -232,7 +236,7 @@ func (s *scratch) stop() error {
 
 // close stops containerd and removes its folder, after everything that is mounted in it.
 func (s *scratch) close() error {
-	if err := errors.Join(s.stop(), containerd.UnmountBelow(s.dir), os.RemoveAll(s.dir)); err != nil {
+	if err := errors.Join(s.stop(), s.folder.Remove()); err != nil {
 		return fmt.Errorf("remove the throw-away containerd in %s: %w", s.dir, err)
 	}
 	return nil
