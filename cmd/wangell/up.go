@@ -72,7 +72,8 @@ standard error, and the line "ready" to standard output.`,
 	f.StringArrayVarP(&u.files, "file", "f", nil,
 		"manifest, folder of manifests, or - for standard input (repeatable, required)")
 	f.StringVar(&u.addresses, "addresses", instance.DefaultAddresses.String(), "range of service addresses")
-	f.StringVar(&u.podAddresses, "pod-addresses", instance.DefaultPodAddresses.String(), "range of pod addresses")
+	f.StringVar(&u.podAddresses, "pod-addresses", instance.DefaultPodAddresses.String(),
+		"range of pod addresses; those of the machine's own networks are left out")
 	f.StringArrayVar(&u.config.Interfaces, "interface", nil,
 		"interface towards clients on other machines (repeatable; default: those with a default route)")
 	f.BoolVar(&u.egress, "egress", true,

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
@@ -169,6 +170,29 @@ func (m *maker) configureHost(n *Network, podMAC net.HardwareAddr) error {
 		return fmt.Errorf("add route: %w", err)
 	}
 	return nil
+}
+
+// leadsElsewhere reports whether the machine has a route to an address of the range that is not for a pod: the address
+// is its own, or belongs to one of its networks. A route to more than the whole range, such as the default route, is
+// none, because the routes to pods come before it.
+func (m *maker) leadsElsewhere(addr netip.Addr) bool {
+	routes, err := m.host.RouteGetWithOptions(addr.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	if err != nil {
+		return false // unreachable, as addresses without a pod should be
+	}
+	for _, r := range routes {
+		if r.Dst == nil {
+			continue
+		}
+		if bits, _ := r.Dst.Mask.Size(); bits < m.cfg.Addresses.Bits() {
+			continue
+		}
+		link, err := m.host.LinkByIndex(r.LinkIndex)
+		if err != nil || !strings.HasPrefix(link.Attrs().Name, m.cfg.DevicePrefix) { // else a pod that is being removed
+			return true
+		}
+	}
+	return false
 }
 
 // read returns the network of a name from the kernel's state.

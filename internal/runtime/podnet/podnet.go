@@ -215,19 +215,21 @@ func (p *Pool) make() (Network, error) {
 	return n, nil
 }
 
-// newName chooses the name of a new network and reserves a free address for it.
+// newName chooses the name of a new network and reserves a free address for it: one that no pod has, and to which the
+// machine has no route of its own, as to its other networks.
 func (p *Pool) newName() (string, netip.Addr, error) {
 	name := p.cfg.DevicePrefix + randomHex(4)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	first := p.last
 	for a := p.next(first); a != first; a = p.next(a) {
-		if _, taken := p.used[a]; !taken {
+		if _, taken := p.used[a]; !taken && !p.maker.leadsElsewhere(a) {
 			p.used[a], p.last = name, a
 			return name, a, nil
 		}
 	}
-	return "", netip.Addr{}, fmt.Errorf("no pod address is free in %v: configure a larger range", p.cfg.Addresses)
+	return "", netip.Addr{}, fmt.Errorf("no pod address is free in %v, without the networks of this machine: configure "+
+		"a larger range, or another one", p.cfg.Addresses)
 }
 
 // next returns the address after a in the range, without the range's first and last address.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -288,5 +289,31 @@ func TestNetworkCanReceiveWhatIsForOthers(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A machine whose own network lies in the range of pods, which is large: hosts there keep their addresses.
+func TestAddressesOfTheMachinesNetworksAreNotAssigned(t *testing.T) {
+	p, _ := pool(t, func(c *Config) { c.Addresses = netip.MustParsePrefix("10.46.128.0/28") })
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lan"}, PeerName: "lan-peer"}
+	if err := netlink.LinkAdd(link); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netlink.LinkDel(link) })
+	lan, err := netlink.ParseAddr("10.46.128.9/29")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(netlink.AddrAdd(link, lan), netlink.LinkSetUp(link)); err != nil {
+		t.Fatal(err)
+	}
+	for range 7 {
+		n := take(t, p)
+		if lan.Contains(n.Addr.AsSlice()) {
+			t.Errorf("a pod has the address %s of the machine's network %s", n.Addr, lan)
+		}
+	}
+	if _, err := p.Take(); err == nil || !strings.Contains(err.Error(), "networks of this machine") {
+		t.Errorf("an eighth network: %v", err)
 	}
 }
