@@ -31,7 +31,7 @@ type bench struct {
 	// shared is the image of the part peers.
 	shared sharedImage
 
-	// lazyTarball is the image in eStargz.
+	// lazyTarball is the image in Params.LazyFormat.
 	lazyTarball string
 
 	raw       Samples

@@ -127,7 +127,7 @@ func (b *bench) optimise(ctx context.Context, network *netlab.Net, h *hub) (err 
 	}
 	o := convert.Options{
 		Source: b.lazyTarball, Destination: filepath.Join(b.dir, "optimised.tar"), Tag: imageTag,
-		Layers: convert.Layers{Mode: convert.Keep}, Compression: convert.Compression{Format: convert.EStargz},
+		Layers: convert.Layers{Mode: convert.Keep}, Compression: convert.Compression{Format: b.p.LazyFormat},
 		First: func(d digest.Digest) []string {
 			t, readErr := trace.Read(n.root(), d)
 			if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
@@ -148,15 +148,15 @@ func (b *bench) optimise(ctx context.Context, network *netlab.Net, h *hub) (err 
 	return h.push(ctx, o.Destination, lazyTags[Optimised])
 }
 
-// storeLazy puts the image in a tarball into the registry as eStargz. The result is kept beside the tarball for the
-// next run.
+// storeLazy puts the image in a tarball into the registry in the format of lazy pulls. The result is kept beside the
+// tarball for the next run.
 func (b *bench) storeLazy(ctx context.Context, h *hub, from string) error {
-	b.lazyTarball = strings.TrimSuffix(from, ".tar") + "-estargz.tar"
+	b.lazyTarball = strings.TrimSuffix(from, ".tar") + "-" + b.p.LazyFormat + ".tar"
 	if _, err := os.Stat(b.lazyTarball); err != nil {
-		b.out.Log("converting the image to eStargz")
+		b.out.Log("converting the image to %s", b.p.LazyFormat)
 		if _, err := convert.Run(ctx, convert.Options{
 			Source: from, Destination: b.lazyTarball, Tag: imageTag, Layers: convert.Layers{Mode: convert.Keep},
-			Compression: convert.Compression{Format: convert.EStargz},
+			Compression: convert.Compression{Format: b.p.LazyFormat},
 		}); err != nil {
 			return err
 		}

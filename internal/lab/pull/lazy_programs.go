@@ -63,7 +63,7 @@ var learnt = lazyPrograms[:3]
 const (
 	// LazyStock is containerd's overlayfs, and the image in gzip.
 	LazyStock = "stock"
-	// Lazy is wangell-snapshotter, and the image in eStargz.
+	// Lazy is wangell-snapshotter, and the image in Params.LazyFormat.
 	Lazy = "lazy"
 	// Optimised is the same with the image that image optimise makes.
 	Optimised = "optimised"
@@ -71,8 +71,8 @@ const (
 
 var lazyKinds = []string{LazyStock, Lazy, Optimised}
 
-// lazyTags are the tags of the images in eStargz.
-var lazyTags = map[string]string{LazyStock: original, Lazy: "estargz", Optimised: "optimised"}
+// lazyTags are the tags of the images of each kind.
+var lazyTags = map[string]string{LazyStock: original, Lazy: "lazy", Optimised: "optimised"}
 
 // LazyRun is a pull, and a program after it. Times are in seconds.
 type LazyRun struct {

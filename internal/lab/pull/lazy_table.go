@@ -13,14 +13,15 @@ import (
 	"wangell.loutres.me/internal/lab/report"
 )
 
-const howLazy = `The image of the report "pull", with gzip and as eStargz (wangell image convert), is pulled from a
-registry behind a limited link by containerd's client library, as wangell up does it: stock into containerd's own
-overlayfs, lazy through wangell-snapshotter with its defaults. Containerd is the one of the report "pull";
-each pull has a containerd and a snapshotter of its own, which have nothing yet. Then a program runs with
-the image as its root (chroot, on a snapshot as a container has it): run is until it has ended, and for a
-program that only prints that is its first output. The image has no /bin/sh: the shell is bash. Stock is
-pulled once a round, for all programs; lazily, each program has a pull of its own. Optimised is what wangell
-image optimise makes: sh, print and train have run once on another machine, and the files that they opened
+const howLazy = `The image of the report "pull", with gzip and, by wangell image convert, in a format
+for lazy pulls (see the settings), is pulled from a registry behind a limited link by containerd's
+client library, as wangell up does it: stock into containerd's own overlayfs, lazy through
+wangell-snapshotter with its defaults. Containerd is the one of the report "pull"; each pull has a containerd
+and a snapshotter of its own, which have nothing yet. Then a program runs with the image as its root
+(chroot, on a snapshot as a container has it): run is until it has ended, and for a program that only
+prints that is its first output. The image has no /bin/sh: the shell is bash. Stock is pulled once a
+round, for all programs; lazily, each program has a pull of its own. Optimised is what wangell image
+optimise makes: sh, print and train have run once on another machine, and the files that they opened
 come first. The sweep reads every file with other settings of the background. All values are medians.`
 
 // lazySamples are all samples of the part lazy, in the order in which they were taken.

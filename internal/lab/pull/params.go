@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"wangell.loutres.me/internal/image/convert"
 	"wangell.loutres.me/internal/lab/onenode"
 	"wangell.loutres.me/internal/pullstat"
 	"wangell.loutres.me/internal/pullstat/live"
@@ -52,6 +53,8 @@ type Params struct {
 	Wangell string
 	// Snapshotter is the program for lazy pulls. Default: see containerd.FindSnapshotter.
 	Snapshotter string
+	// LazyFormat is the format of images for lazy pulls: convert.EStargz or convert.ZstdChunked.
+	LazyFormat string
 	// Sweep also compares settings of its background.
 	Sweep bool
 	// Dir is a folder on the disk to measure. Default: live.DefaultDir.
@@ -90,6 +93,8 @@ func (p *Params) Flags(f *pflag.FlagSet) {
 	f.StringVar(&p.Wangell, "wangell", "", "program to measure (default: the wangell beside this program, or in $PATH)")
 	f.StringVar(&p.Snapshotter, "snapshotter", "",
 		"program for lazy pulls (default: the wangell-snapshotter beside this program, or in $PATH)")
+	f.StringVar(&p.LazyFormat, "lazy-format", convert.ZstdChunked,
+		"format of the images for lazy pulls: estargz or zstdchunked")
 	f.BoolVar(&p.Sweep, "sweep", false, "lazy pulls also with other numbers and sizes of requests in the background")
 	f.StringVar(&p.Dir, "dir", live.DefaultDir, "folder on the disk to measure")
 	f.Int64Var(&p.PeersSize, "peers-size", 0,
@@ -128,6 +133,9 @@ func (p *Params) Check(f *pflag.FlagSet) error {
 		if !slices.Contains(imageNames(), image) {
 			return fmt.Errorf("--images: there is no %q, only %s", image, strings.Join(imageNames(), " "))
 		}
+	}
+	if p.LazyFormat != convert.EStargz && p.LazyFormat != convert.ZstdChunked {
+		return fmt.Errorf("--lazy-format %q: want %s or %s", p.LazyFormat, convert.EStargz, convert.ZstdChunked)
 	}
 	_, err := parseRate("--link", p.Link)
 	if err == nil {
@@ -176,6 +184,9 @@ func (p Params) withDefaults() (_ Params, err error) {
 		if p.Quick {
 			p.Rounds = 1
 		}
+	}
+	if p.LazyFormat == "" {
+		p.LazyFormat = convert.ZstdChunked
 	}
 	if p.steps == nil {
 		p.steps = recipe(p.Size)

@@ -79,6 +79,7 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 		r.Time, r.Versions = time.Now(), b.versions
 		r.Params = map[string]any{
 			"size of the image": params.Size, "rounds": params.Rounds, "link of the registry": params.Link,
+			"format of lazy images":       params.LazyFormat,
 			"peers: link of the registry": params.PeersLink, "peers: size of the image (bytes)": params.PeersSize,
 			"piece of split images (bytes, unpacked)": params.Piece, "parts": fmt.Sprint(params.Parts),
 			"tuned: layers unpacked at once": params.Unpackers, "tuned: layers downloaded at once": params.Downloads,

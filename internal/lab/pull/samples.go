@@ -50,7 +50,7 @@ type Pull struct {
 	RegistryCPU float64 `json:"registry_cpu_s"`
 }
 
-// Kinds of wakes; Lazy, with imagePull {when: Wake, mode: Lazy} and the image in eStargz, is another one.
+// Kinds of wakes; Lazy, with imagePull {when: Wake, mode: Lazy} and the image in Params.LazyFormat, is another one.
 const (
 	// Stock is the first wake of a service with imagePull {when: Wake}: the image is pulled meanwhile.
 	Stock = "stock"

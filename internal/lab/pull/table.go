@@ -34,7 +34,7 @@ with the defaults. The times come from containerd's log and events, of which the
 the level debug. First wakes: an instance of wangell up with a containerd of its own, which has no
 image, gets the service and then one request from another namespace, timed from before connect() to the
 first byte of the answer. Stock is imagePull {when: Wake}; prefetch is the default, and the request
-comes when the image is there; lazy is imagePull {when: Wake, mode: Lazy}, with the image as eStargz; warm is
+comes when the image is there; lazy is imagePull {when: Wake, mode: Lazy}, with the image in a format for that; warm is
 the next wake after one with stock or prefetch, and a sleep. The last two wakes are those of a cluster:
 two nodes, each a network namespace with a containerd and a daemon (wangell daemon), connected by the
 wire to a controller. One node has the image, which a service there wants; the service that gets the
