@@ -3,15 +3,19 @@
 package kube
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -55,6 +59,11 @@ func testFrozen(t *testing.T) {
 		t.Errorf("a command in a frozen pod: %s, %v", out, err)
 	}
 	lab.untilFrozen(t, key)
+	forwarded := lab.forward(t, pod.Namespace, pod.Name)
+	for _, line := range []string{"kubectl port-forward thaws it", "and so does an open connection through it"} {
+		forwarded.MustEcho(t, line)
+		lab.untilFrozen(t, key)
+	}
 	var now corev1.Pod
 	if err := lab.read(pod.Namespace+"/"+pod.Name, &now); err != nil {
 		t.Fatal(err)
@@ -77,6 +86,43 @@ func testFrozen(t *testing.T) {
 	e2e.Must(lab.kubectl("", "wait", "--for=delete", "-n", pod.Namespace, "pod/"+pod.Name,
 		"--timeout="+e2e.Patience.String()))(t)
 }
+
+// forward returns a connection to the server in a pod, through kubectl port-forward.
+func (c *cluster) forward(t *testing.T, namespace, pod string) *e2e.Conversation {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), "--kubeconfig", c.Kubeconfig, "port-forward", "-n",
+		namespace, "pod/"+pod, ":8080")
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cancel(); _ = cmd.Wait() }) // it is killed
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	address := forwardedFrom.FindString(line)
+	if err != nil || address == "" {
+		t.Fatalf("kubectl port-forward: %q, %v", line, err)
+	}
+	conn, err := net.DialTimeout("tcp", address, e2e.Patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(e2e.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	k, err := e2e.Greeted(conn.(*net.TCPConn))
+	if err != nil {
+		t.Fatalf("through kubectl port-forward: %v", err)
+	}
+	return k
+}
+
+// forwardedFrom is the address in kubectl's message "Forwarding from 127.0.0.1:PORT -> 8080".
+var forwardedFrom = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
 // pod returns the only pod of a service.
 func (c *cluster) pod(t *testing.T, key string) corev1.Pod {
