@@ -41,8 +41,10 @@ func TestForeignFoldersStay(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(elsewhere, lockFile), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	link, without, file := filepath.Join(parent, "x-link"), filepath.Join(parent, "x-without"), filepath.Join(parent, "x-file")
-	if err := errors.Join(os.Symlink(elsewhere, link), os.Mkdir(without, 0o700), os.WriteFile(file, nil, 0o600)); err != nil {
+	link, without := filepath.Join(parent, "x-link"), filepath.Join(parent, "x-without")
+	file := filepath.Join(parent, "x-file")
+	err := errors.Join(os.Symlink(elsewhere, link), os.Mkdir(without, 0o700), os.WriteFile(file, nil, 0o600))
+	if err != nil {
 		t.Fatal(err)
 	}
 	mustMake(t, parent)
