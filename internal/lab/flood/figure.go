@@ -25,16 +25,16 @@ func figure(s Samples) report.Figure {
 			greatest = max(greatest, k.r.p(99))
 		}
 		p := report.NewPlot("Genuine requests during attacks: median (blue) and 99th percentile (orange)", "milliseconds")
-		report.XFromZero(p, greatest*1.15)
+		report.XFromZero(p, greatest*1.25)
 		report.NamedRows(p, names)
 		for i, k := range rows {
 			y := report.RowAt(i, len(rows))
-			text := amount(k.r.p(99))
+			text := amount(k.r.p(50)) + ", " + amount(k.r.p(99))
 			if k.r.Failed > 0 {
 				text += fmt.Sprintf(", %d failed", k.r.Failed)
 			}
 			p.Add(
-				report.Bar{To: k.r.p(50), Y: y + 0.19, Thickness: 0.34, Fill: report.Blue, Text: amount(k.r.p(50))},
+				report.Bar{To: k.r.p(50), Y: y + 0.19, Thickness: 0.34, Fill: report.Blue},
 				report.Bar{To: k.r.p(99), Y: y - 0.19, Thickness: 0.34, Fill: report.Orange, Text: text})
 		}
 		p.Draw(c)

@@ -22,7 +22,7 @@ func figure(raw Samples) report.Figure {
 			pulls.Draw(c)
 			return nil
 		}
-		report.Stack(c, 0.72, pulls, wakePlot(raw))
+		report.Stack(c, 0.6, pulls, wakePlot(raw))
 		return nil
 	}
 }
