@@ -32,7 +32,8 @@ func main() {
 		os.Exit(2)
 	}
 	if circles > 0 {
-		fmt.Fprintf(os.Stderr, "oneway: %d circles: move the declarations that point back (-v lists all uses)\n", circles)
+		fmt.Fprintf(os.Stderr, "oneway: circles of files: %d: move the declarations that point back (-v lists all uses)\n",
+			circles)
 		os.Exit(1)
 	}
 }

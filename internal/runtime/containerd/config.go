@@ -35,6 +35,12 @@ const SystemSocket = "/run/containerd/containerd.sock"
 // DefaultNamespace is the default of Config.Namespace.
 const DefaultNamespace = "wangell"
 
+// DefaultSnapshotter is the default of Config.Snapshotter.
+const DefaultSnapshotter = "overlayfs"
+
+// snapshotterPlugin is containerd's name for the type of its snapshotters.
+const snapshotterPlugin = "io.containerd.snapshotter.v1"
+
 // Config configures a Runtime. The zero value of an optional field means its default.
 type Config struct {
 	// Containerd is Auto, Owned or the absolute path of a socket. Default: Auto.
@@ -206,11 +212,6 @@ func hash8(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:4])
 }
-
-// DefaultSnapshotter is the default of Config.Snapshotter.
-const DefaultSnapshotter = "overlayfs"
-
-const snapshotterPlugin = "io.containerd.snapshotter.v1"
 
 // snapshotterRoot is the folder of a snapshotter of an own containerd, in the state folder dir.
 func snapshotterRoot(dir, snapshotter string) string {
