@@ -82,7 +82,7 @@ func check(patterns []string, verbose bool, w io.Writer) (int, error) {
 
 // list returns the packages and what they depend on, compiled.
 func list(patterns []string) ([]listed, error) {
-	args := []string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,DepOnly,GoFiles,ImportMap"}
+	args := []string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,DepOnly,GoFiles"}
 	cmd := exec.Command("go", append(args, patterns...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -115,7 +115,7 @@ func usesOf(fset *token.FileSet, p listed, imports types.Importer) ([]use, error
 		generated[name] = ast.IsGenerated(file)
 	}
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
-	config := types.Config{Importer: imports, FakeImportC: true}
+	config := types.Config{Importer: imports}
 	checked, err := config.Check(p.ImportPath, fset, files, info)
 	if err != nil {
 		return nil, err
