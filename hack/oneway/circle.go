@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,23 +40,17 @@ func circlesOf(uses []use) [][]string {
 		}
 	}
 	var circles [][]string
-	in := map[string]bool{}
-	files := make([]string, 0, len(reach))
-	for file := range reach {
-		files = append(files, file)
-	}
-	slices.Sort(files)
+	files := slices.Sorted(maps.Keys(reach))
 	for _, first := range files {
-		if in[first] || !reach[first][first] {
-			continue
-		}
 		var circle []string
 		for _, file := range files {
 			if reach[first][file] && reach[file][first] {
-				circle, in[file] = append(circle, file), true
+				circle = append(circle, file)
 			}
 		}
-		circles = append(circles, circle)
+		if len(circle) > 0 && circle[0] == first {
+			circles = append(circles, circle)
+		}
 	}
 	return circles
 }

@@ -36,8 +36,7 @@ const systemHosts = "/etc/containerd/certs.d"
 
 // scratch is a containerd with a folder of its own, both of which end with close.
 type scratch struct {
-	dir    string
-	folder *tempdir.Dir // of dir
+	dir    *tempdir.Dir
 	proc   *process.Process
 	client *client.Client
 }
@@ -92,7 +91,7 @@ func startScratch(ctx context.Context, o Options, plain []string) (_ *scratch, e
 	if err != nil {
 		return nil, fmt.Errorf("a throw-away containerd: %w", err)
 	}
-	s := &scratch{dir: dir.Path, folder: dir}
+	s := &scratch{dir: dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -128,7 +127,7 @@ func startScratch(ctx context.Context, o Options, plain []string) (_ *scratch, e
 }
 
 func (s *scratch) path(name ...string) string {
-	return filepath.Join(append([]string{s.dir}, name...)...)
+	return filepath.Join(append([]string{s.dir.Path}, name...)...)
 }
 
 func (s *scratch) socket() string { return s.path("containerd.sock") }
@@ -236,8 +235,8 @@ func (s *scratch) stop() error {
 
 // close stops containerd and removes its folder, after everything that is mounted in it.
 func (s *scratch) close() error {
-	if err := errors.Join(s.stop(), s.folder.Remove()); err != nil {
-		return fmt.Errorf("remove the throw-away containerd in %s: %w", s.dir, err)
+	if err := errors.Join(s.stop(), s.dir.Remove()); err != nil {
+		return fmt.Errorf("remove the throw-away containerd in %s: %w", s.dir.Path, err)
 	}
 	return nil
 }

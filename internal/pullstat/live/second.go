@@ -89,7 +89,7 @@ func (s *scratch) unpackAgain(ctx context.Context, digest string) (stage pullsta
 		return stage, err
 	}
 	defer blob.Close()
-	dir, err := os.MkdirTemp(s.dir, "second-")
+	dir, err := os.MkdirTemp(s.dir.Path, "second-")
 	if err != nil {
 		return stage, err
 	}

@@ -45,11 +45,7 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	if err := r.connect(ctx, s, c, p); err != nil {
 		return runtime.Pod{}, err
 	}
-	phase(runtime.PhaseSandbox, monotime.Now())
-	if hooks.Network != nil {
-		hooks.Network(p.Pod)
-	}
-	if err := r.runInit(ctx, c.id, hooks.Waits); err != nil {
+	if err := r.begin(ctx, p, hooks, phase); err != nil {
 		return runtime.Pod{}, err
 	}
 	if _, err := r.createTask(ctx, c.id, c.rootfs, r.cfg.logFile(c.service)); err != nil {
@@ -85,6 +81,16 @@ func (r *Runtime) connect(ctx context.Context, s *v1alpha1.WangellService, c *co
 		return err
 	}
 	return r.makeVolumes(ctx, s, c)
+}
+
+// begin reports the network of a registered pod, and runs its init containers.
+func (r *Runtime) begin(ctx context.Context, p *pod, hooks runtime.StartHooks,
+	phase func(runtime.Phase, monotime.Time)) error {
+	phase(runtime.PhaseSandbox, monotime.Now())
+	if hooks.Network != nil {
+		hooks.Network(p.Pod)
+	}
+	return r.runInit(ctx, p.ID, hooks.Waits)
 }
 
 // run starts the processes of a registered pod: that of its main container by start, which returns the time of that.

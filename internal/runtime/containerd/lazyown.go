@@ -14,6 +14,12 @@ import (
 	"sync"
 )
 
+// SharedLazyRoot is the folder of the snapshotter that a containerd of the machine uses.
+const SharedLazyRoot = "/var/lib/wangell/lazy"
+
+// lazySnapshotter is containerd's name for wangell-snapshotter, which mounts layers before they are complete.
+const lazySnapshotter = "wangell-lazy"
+
 // snapshotterProgram is the program behind lazySnapshotter.
 const snapshotterProgram = "wangell-snapshotter"
 
@@ -111,9 +117,3 @@ func FindSnapshotter() (string, error) {
 	}
 	return path, nil
 }
-
-// SharedLazyRoot is the folder of the snapshotter that a containerd of the machine uses.
-const SharedLazyRoot = "/var/lib/wangell/lazy"
-
-// lazySnapshotter is containerd's name for wangell-snapshotter, which mounts layers before they are complete.
-const lazySnapshotter = "wangell-lazy"

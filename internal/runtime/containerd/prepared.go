@@ -57,11 +57,7 @@ func (r *Runtime) startPrepared(ctx context.Context, s *v1alpha1.WangellService,
 	if err := r.add(s, p.pod); err != nil {
 		return runtime.Pod{}, err
 	}
-	phase(runtime.PhaseSandbox, monotime.Now())
-	if hooks.Network != nil {
-		hooks.Network(p.Pod)
-	}
-	if err := r.runInit(ctx, p.ID, hooks.Waits); err != nil {
+	if err := r.begin(ctx, p.pod, hooks, phase); err != nil {
 		return runtime.Pod{}, err
 	}
 	phase(runtime.PhaseCreated, monotime.Now())

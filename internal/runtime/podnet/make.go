@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
@@ -188,7 +187,7 @@ func (m *maker) leadsElsewhere(addr netip.Addr) bool {
 			continue
 		}
 		link, err := m.host.LinkByIndex(r.LinkIndex)
-		if err != nil || !strings.HasPrefix(link.Attrs().Name, m.cfg.DevicePrefix) { // else a pod that is being removed
+		if err != nil || !m.cfg.owns(link) { // else a pod that is being removed
 			return true
 		}
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 )
 
@@ -40,6 +42,11 @@ type Config struct {
 	Detach func(name string)
 	// Log receives failures in the background. Required.
 	Log *slog.Logger
+}
+
+// owns reports whether a device is the host's end of a network of this pool.
+func (c Config) owns(l netlink.Link) bool {
+	return l.Type() == "veth" && strings.HasPrefix(l.Attrs().Name, c.DevicePrefix)
 }
 
 // Network is the network of one pod.

@@ -19,7 +19,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -104,7 +103,7 @@ func (p *Pool) Clean() error {
 		return fmt.Errorf("list devices: %w", err)
 	}
 	for _, l := range links {
-		if l.Type() == "veth" && strings.HasPrefix(l.Attrs().Name, p.cfg.DevicePrefix) {
+		if p.cfg.owns(l) {
 			names[l.Attrs().Name] = true
 		}
 	}
