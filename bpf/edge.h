@@ -51,6 +51,20 @@ static __always_inline struct pod *open_flow(struct __sk_buff *skb, const struct
 	return pod;
 }
 
+/* Whether a SYN is a retransmission of a parked one that the daemon keeps for a pod that is about to listen. Sent on
+ * now, it would go to a pod that listened earlier, as would those of all clients that came at the same time. */
+static __always_inline bool is_kept(struct service_status *st, const struct flow_key *k, const struct packet *p)
+{
+	__u64 until = *(volatile __u64 *)&st->kept_until;
+	if (!until)
+		return false;
+	struct parked_flow *pf = bpf_map_lookup_elem(&parked_flows, k);
+	if (!pf || pf->isn != p->seq || bpf_ktime_get_ns() >= until)
+		return false;
+	__sync_fetch_and_add(&st->duplicates, 1);
+	return true;
+}
+
 /* Drops the parked copy of a SYN that was retransmitted just as its service became warm: only one may be sent on. */
 static __always_inline void unpark_twin(struct service_status *st, const struct flow_key *k)
 {
@@ -68,6 +82,8 @@ static __always_inline int open_to_some_pod(struct __sk_buff *skb, struct packet
 					    struct flow *old, __u32 service, struct service_status *st,
 					    const struct origin *o, bool ingress, bool checked)
 {
+	if (*(volatile __u32 *)&st->parked && is_kept(st, k, p))
+		return TCX_DROP;
 	bool flooded = half_open_crowded(k, service);
 	if (flooded && !share_has_room(k))
 		return TCX_DROP;

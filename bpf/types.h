@@ -131,6 +131,7 @@ struct service_status {
 	__u64 released;           /* parked SYNs sent on to a pod */
 	__u32 pod[MAX_PODS_PER_SERVICE]; /* indices into `pods` of those that take new flows */
 	__u32 front;                     /* 1 + index of its front in `pods`; 0: it has none (daemon) */
+	__u64 kept_until; /* until when its parked SYNs wait for further pods, ns of CLOCK_MONOTONIC; 0: none do (daemon) */
 };
 
 /* State of an entry of `pods`. */

@@ -33,7 +33,7 @@ func answering(n *network, ns string, at netip.AddrPort, with byte) net.Listener
 	return l
 }
 
-// answerTo returns who answers a connection.
+// answerTo returns the name of the server that answers a connection.
 func answerTo(n *network, from string, to netip.AddrPort) string {
 	n.Helper()
 	c, err := dial(from, to)
@@ -109,7 +109,7 @@ func TestClientsWaitWhileNoPodServesBehindTheFront(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	// As for the first of several pods: what is released goes to the front all the same.
-	_, err := n.g.ServeShare(vip, 1, 2)
+	_, err := n.g.ServeShare(vip, 1, 2, 0)
 	n.must(err)
 	if got := <-answers + <-answers; got != "fp" && got != "pf" {
 		t.Errorf("answers %s, want one of the front and one of the pod", got)

@@ -487,6 +487,7 @@ type gateServiceStatus struct {
 	Pod         [32]uint32
 	Front       uint32
 	_           [4]byte
+	KeptUntil   uint64
 }
 
 type gateSourceFilter struct {

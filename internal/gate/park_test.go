@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/monotime"
 )
 
 // fromOther returns a segment of another client.
@@ -404,7 +406,7 @@ func TestServeShareReleasesTheOldest(t *testing.T) {
 	share := func(pod int, n uint32, want ...int) {
 		t.Helper()
 		w.addPod(vip, pod)
-		if got, err := w.g.ServeShare(vip, uint64(pod), n); err != nil || got != len(want) {
+		if got, err := w.g.ServeShare(vip, uint64(pod), n, 0); err != nil || got != len(want) {
 			t.Fatalf("pod %d: %d released, %v; want %d", pod, got, err, len(want))
 		}
 		for i, frame := range out[pod](len(want)) {
@@ -413,7 +415,7 @@ func TestServeShareReleasesTheOldest(t *testing.T) {
 	}
 	share(1, 4, 0, 1, 2, 3)
 	w.wantParked(8, 8)
-	// A SYN that arrives now is sent on at once, as is one that is retransmitted.
+	// A SYN that arrives now is sent on at once, as is one that is retransmitted later than the parked ones should wait.
 	w.toPod(1, w.syn(7).fromOther(50, 50).frame(), w.wantRun(onNIC, w.syn(7).fromOther(50, 50).frame(), tcxRedirect))
 	w.toPod(1, syns[5], w.wantRun(onNIC, syns[5], tcxRedirect))
 	w.wantParked(7, 7)
@@ -435,6 +437,39 @@ func TestServeShareReleasesTheOldest(t *testing.T) {
 	}
 }
 
+// While SYNs are kept for other pods, those that listen get new SYNs, but none of the kept ones.
+func TestRetransmissionsOfKeptSYNsAreDropped(t *testing.T) {
+	w := newWorld(t, nil)
+	cold(w)
+	for i := range byte(4) {
+		w.wantRun(onXDP, w.syn(1000).fromOther(i, 4000).frame(), xdpDrop)
+	}
+	w.addPod(vip, 1)
+	keep := monotime.Now().Add(time.Hour)
+	if n, err := w.g.ServeShare(vip, 1, 2, keep); n != 2 || err != nil {
+		t.Fatalf("%d released, %v", n, err)
+	}
+	again := func(i byte, seq uint32) []byte { return w.syn(seq).fromOther(i, 4000).frame() }
+	w.wantRun(onNIC, again(2, 1000), tcxDrop)
+	w.wantRun(onNIC, again(3, 1000), tcxDrop)
+	w.wantParked(2, 2)
+	if c := w.g.ServiceCounters(vip); c.Duplicates != 2 || c.Released != 2 {
+		t.Errorf("%+v", c)
+	}
+	// The clients that were released go on with their pod, new ones get it, and so does one that starts anew.
+	w.toPod(1, again(0, 1000), w.wantRun(onNIC, again(0, 1000), tcxRedirect))
+	w.toPod(1, again(9, 1000), w.wantRun(onNIC, again(9, 1000), tcxRedirect))
+	w.toPod(1, again(3, 2000), w.wantRun(onNIC, again(3, 2000), tcxRedirect))
+	w.wantParked(1, 1)
+	// The next pod may keep them no longer.
+	w.addPod(vip, 2)
+	if n, err := w.g.ServeShare(vip, 2, 0, monotime.Now()); n != 0 || err != nil {
+		t.Fatalf("%d released, %v", n, err)
+	}
+	w.wantRun(onNIC, again(2, 1000), tcxRedirect)
+	w.wantParked(0, 0)
+}
+
 // A client's next connection goes to the pod of its released one.
 func TestServeShareRespectsAffinity(t *testing.T) {
 	w := newWorld(t, nil)
@@ -445,7 +480,7 @@ func TestServeShareRespectsAffinity(t *testing.T) {
 	}
 	for i := 1; i <= 2; i++ {
 		w.addPod(vip, i)
-		if n, err := w.g.ServeShare(vip, uint64(i), 20); n != 20 || err != nil {
+		if n, err := w.g.ServeShare(vip, uint64(i), 20, 0); n != 20 || err != nil {
 			t.Fatalf("%d released, %v", n, err)
 		}
 	}

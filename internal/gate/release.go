@@ -19,6 +19,7 @@ const releaseRounds = 12
 func (g *Gate) release(service uint32) (int, error) {
 	st := g.statuses.at(service)
 	atomic.StoreUint32(&st.ReleaseTo, 0)
+	atomic.StoreUint64(&st.KeptUntil, 0)
 	before := atomic.LoadUint64(&st.Released)
 	var all error
 	for round := range releaseRounds {

@@ -5,6 +5,9 @@ package gate
 import (
 	"fmt"
 	"net/netip"
+	"sync/atomic"
+
+	"wangell.loutres.me/internal/monotime"
 )
 
 // Serve lets a pod take new flows, makes its service warm, and releases the SYNs parked there. It returns the number
@@ -18,8 +21,14 @@ func (g *Gate) Serve(service netip.AddrPort, id uint64) (int, error) {
 }
 
 // ServeShare is like Serve for a pod that others will follow: it receives the oldest parked SYNs, at most share of
-// them. The rest stays parked for the other pods, or until Release.
-func (g *Gate) ServeShare(service netip.AddrPort, id uint64, share uint32) (int, error) {
+// them. The rest stays parked for the other pods, or until Release. Until the given time, retransmissions of it are
+// dropped; later ones are sent on at once.
+func (g *Gate) ServeShare(service netip.AddrPort, id uint64, share uint32, keep monotime.Time) (int, error) {
+	s, _, err := g.servingIndices(service, id)
+	if err != nil {
+		return 0, err
+	}
+	atomic.StoreUint64(&g.statuses.at(s).KeptUntil, uint64(keep))
 	s, pod, err := g.startServing(service, id)
 	if err != nil {
 		return 0, err

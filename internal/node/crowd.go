@@ -33,8 +33,10 @@ func (c *crowd) share(
 		c.until = 0
 		return 0, true
 	}
-	all := uint64(c.given) + uint64(parked)
-	n = uint32(min((all+uint64(c.pods)-1)/uint64(c.pods), uint64(parked)))
+	// Some may have been sent on otherwise, and the number of pods may have changed: what is left is divided among
+	// those that have no share yet.
+	left := max(c.pods-serving, 0) + 1
+	n = min(part(c.given+parked, c.pods), part(parked, left))
 	c.given += n
 	if n == parked || serving >= c.pods {
 		c.until = 0
@@ -45,6 +47,9 @@ func (c *crowd) share(
 	}
 	return n, false
 }
+
+// part returns an n-th of a number of SYNs, rounded up.
+func part(syns uint32, n int) uint32 { return uint32((uint64(syns) + uint64(n) - 1) / uint64(n)) }
 
 // over reports whether kept SYNs should be released now: because all pods serve, or because the time is up.
 func (c *crowd) over(serving int, now monotime.Time) bool {

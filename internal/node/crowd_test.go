@@ -18,6 +18,7 @@ import (
 
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/testutil/netlab"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -37,7 +38,7 @@ func TestEachPodGetsItsShareOfTheParkedSYNs(t *testing.T) {
 			{3, 1, 0, 60, 20, false}, {3, 2, 9e6, 40, 20, false}, {3, 3, 30e6, 20, 20, true},
 		},
 		"not divisible": {
-			{3, 1, 0, 40, 14, false}, {3, 2, 9e6, 26, 14, false}, {3, 3, 30e6, 12, 12, true},
+			{3, 1, 0, 40, 14, false}, {3, 2, 9e6, 26, 13, false}, {3, 3, 30e6, 13, 13, true},
 		},
 		"as many SYNs as pods": {{3, 1, 0, 3, 1, false}, {3, 2, 1e6, 2, 1, false}, {3, 3, 2e6, 1, 1, true}},
 		"fewer SYNs than pods": {{3, 1, 0, 2, 1, false}, {3, 2, 1e6, 1, 1, true}, {3, 3, 2e6, 0, 0, true}},
@@ -48,13 +49,18 @@ func TestEachPodGetsItsShareOfTheParkedSYNs(t *testing.T) {
 		},
 		"one fails": {{3, 1, 0, 60, 20, false}, {2, 2, 9e6, 40, 30, true}},
 		"one more pod starts": {
-			{2, 1, 0, 60, 30, false}, {3, 2, 9e6, 30, 20, false}, {3, 3, 20e6, 10, 10, true},
+			{2, 1, 0, 60, 30, false}, {3, 2, 9e6, 30, 15, false}, {3, 3, 20e6, 15, 15, true},
 		},
 		"the first ends meanwhile": {
-			{3, 1, 0, 60, 20, false}, {2, 1, 9e6, 40, 30, false}, {2, 2, 20e6, 10, 10, true},
+			{3, 1, 0, 60, 20, false}, {2, 1, 9e6, 40, 20, false}, {2, 2, 20e6, 20, 20, true},
 		},
-		"some were released otherwise": {{3, 1, 0, 60, 20, false}, {3, 2, 9e6, 4, 4, true}},
-		"a pod joins a warm service":   {{4, 4, 0, 7, 0, true}},
+		"some were released otherwise": {
+			{3, 1, 0, 60, 20, false}, {3, 2, 9e6, 30, 15, false}, {3, 3, 20e6, 15, 15, true},
+		},
+		"most were released otherwise": {
+			{3, 1, 0, 60, 20, false}, {3, 2, 9e6, 4, 2, false}, {3, 3, 20e6, 2, 2, true},
+		},
+		"a pod joins a warm service": {{4, 4, 0, 7, 0, true}},
 		"two wakes": {
 			{2, 1, 0, 10, 5, false}, {2, 2, 1e6, 5, 5, true},
 			{2, 1, time.Hour, 10, 5, false}, {2, 2, time.Hour, 5, 5, true},
@@ -199,18 +205,43 @@ func (w *world) threePods() *wire.Backends {
 	return &wire.Backends{Service: vip, Generation: 1, Sharing: 3, Pods: []wire.Backend{w.pod(1), w.pod(2), w.pod(3)}}
 }
 
-// The shares do not depend on whether the first connections are still open when the other pods listen.
+// retransmitted returns how many SYNs a host has retransmitted.
+func (w *world) retransmitted(host string) (n uint64) {
+	w.t.Helper()
+	if err := fromHost(host, func() error {
+		all, err := netlab.ThreadCounters()
+		n = all["TcpExt.TCPSynRetrans"]
+		return err
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+// The shares depend neither on whether the first connections are still open when the other pods listen, nor on whether
+// the clients have retransmitted their SYNs by then.
 func TestPodsOfAWakeShareTheCrowd(t *testing.T) {
-	for name, closes := range map[string]bool{"open": false, "short": true} {
+	for name, c := range map[string]struct{ closes, late bool }{
+		"open": {}, "short": {closes: true}, "late": {late: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, func(c *Config) { c.CrowdWait = patience })
 			pods := w.threePods()
 			g := w.crowd(clientNet, 60)
 			w.send(pods)
-			for i := range byte(3) {
-				w.greets(1+i, closes)
+			w.greets(1, c.closes)
+			if c.late {
+				w.released(1, 20)
+				kept := w.retransmitted(clientNet) + 40
+				for end := time.Now().Add(patience); w.retransmitted(clientNet) < kept; time.Sleep(time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatal("the clients do not retransmit their SYNs")
+					}
+				}
 			}
-			w.released(3, 60)
+			w.greets(2, c.closes)
+			w.greets(3, c.closes)
+			g.all.Wait()
 			g.all.Wait()
 			got := g.counts()
 			if got[1] != 20 || got[2] != 20 || got[3] != 20 {
@@ -382,7 +413,8 @@ func TestDaemonReleasesSYNsThatACrashedOneKept(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := g.ServeShare(vip, 1, 0); n != 0 || err != nil || g.ServiceCounters(vip).ParkedNow != 1 {
+	n, err := g.ServeShare(vip, 1, 0, monotime.Now().Add(time.Hour))
+	if n != 0 || err != nil || g.ServiceCounters(vip).ParkedNow != 1 {
 		t.Fatalf("%d released, %v", n, err)
 	}
 	if err := g.Close(); err != nil {
@@ -393,7 +425,7 @@ func TestDaemonReleasesSYNsThatACrashedOneKept(t *testing.T) {
 	if err := unix.SetsockoptTimeval(raw, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}); err != nil {
 		t.Fatal(err)
 	}
-	n, err := unix.Read(raw, b)
+	n, err = unix.Read(raw, b)
 	if err != nil {
 		t.Fatalf("no answer: %v", err)
 	}

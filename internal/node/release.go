@@ -48,7 +48,7 @@ func (d *daemon) release(s *service, p *pod) (int, error) {
 	if !kept && s.crowd.until != 0 {
 		d.tasks.Go(func() { d.releaseLater(s) })
 	}
-	n, err := d.gate.ServeShare(s.addr, p.id, share)
+	n, err := d.gate.ServeShare(s.addr, p.id, share, s.crowd.until)
 	if err != nil || !rest {
 		return n, err
 	}

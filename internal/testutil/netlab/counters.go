@@ -14,23 +14,32 @@ import (
 
 // Counters returns the namespace's counters from /proc/net/snmp and /proc/net/netstat (IPv4, TCP, UDP, ICMP). Keys are
 // protocol and name: "TcpExt.TCPSynRetrans", "Tcp.ActiveOpens".
-func (ns *Namespace) Counters() (map[string]uint64, error) {
-	all := map[string]uint64{}
-	err := ns.Do(func() error {
-		for _, name := range []string{"snmp", "netstat"} {
-			f, err := os.Open("/proc/thread-self/net/" + name)
-			if err != nil {
-				return err
-			}
-			err = readCounters(f, all)
-			f.Close()
-			if err != nil {
-				return fmt.Errorf("read %s of %s: %w", name, ns.Name, err)
-			}
-		}
-		return nil
+func (ns *Namespace) Counters() (all map[string]uint64, err error) {
+	err = ns.Do(func() (err error) {
+		all, err = ThreadCounters()
+		return err
 	})
-	return all, err
+	if err != nil {
+		return nil, fmt.Errorf("counters of %s: %w", ns.Name, err)
+	}
+	return all, nil
+}
+
+// ThreadCounters returns the same counters of the network namespace of the calling thread.
+func ThreadCounters() (map[string]uint64, error) {
+	all := map[string]uint64{}
+	for _, name := range []string{"snmp", "netstat"} {
+		f, err := os.Open("/proc/thread-self/net/" + name)
+		if err != nil {
+			return nil, err
+		}
+		err = readCounters(f, all)
+		f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", f.Name(), err)
+		}
+	}
+	return all, nil
 }
 
 // readCounters reads pairs of lines, "Proto: name name …" and "Proto: value value …".
