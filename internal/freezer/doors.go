@@ -11,13 +11,14 @@ import (
 )
 
 // Doors reports processes that enter cgroups from outside, as for exec: it watches for the container runtime's writes
-// to cgroup.procs (inotify(7)), which costs no CPU. With version 2 it counts processes as well.
+// to cgroup.procs (inotify(7)), which costs no CPU. With version 2 it counts processes as well. It also reports what is
+// written into named pipes, such as those of standard input.
 type Doors struct {
 	freezer *Freezer
 	watcher *fsnotify.Watcher
 
 	mu       sync.Mutex
-	entered  map[string]func() // by the folder of a cgroup
+	calls    map[string]func() // by the folder of a cgroup, or the path of a pipe
 	counted  map[*Watched]bool // those that are counted
 	counting bool              // a goroutine counts them
 	closed   chan struct{}
@@ -29,7 +30,7 @@ func (f *Freezer) Doors() (*Doors, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Doors{freezer: f, watcher: w, entered: map[string]func(){}, counted: map[*Watched]bool{},
+	d := &Doors{freezer: f, watcher: w, calls: map[string]func(){}, counted: map[*Watched]bool{},
 		closed: make(chan struct{})}
 	go d.read()
 	return d, nil
@@ -49,16 +50,19 @@ func (d *Doors) read() {
 			if !ok {
 				return
 			}
-			dir := filepath.Dir(e.Name)
+			called := e.Name
 			// Another container, such as a debugging one, begins with a folder.
-			if e.Has(fsnotify.Create) || e.Has(fsnotify.Write) && isDoor(filepath.Base(e.Name)) {
-				d.call(func(at string) bool { return at == dir })
+			if e.Has(fsnotify.Create) || isDoor(filepath.Base(e.Name)) {
+				called = filepath.Dir(e.Name)
+			}
+			if e.Has(fsnotify.Create) || e.Has(fsnotify.Write) {
+				d.call(func(at string) bool { return at == called })
 			}
 		case err, ok := <-d.watcher.Errors:
 			if !ok {
 				return
 			}
-			if errors.Is(err, fsnotify.ErrEventOverflow) { // for an unknown cgroup
+			if errors.Is(err, fsnotify.ErrEventOverflow) { // for an unknown cgroup or pipe
 				d.call(func(string) bool { return true })
 			}
 		}
@@ -70,18 +74,18 @@ func isDoor(name string) bool {
 	return name == "cgroup.procs" || name == "cgroup.threads" || name == "tasks"
 }
 
-// call calls the functions of the folders that match.
-func (d *Doors) call(match func(dir string) bool) {
+// call calls the functions of the folders and pipes that match.
+func (d *Doors) call(match func(path string) bool) {
 	d.mu.Lock()
 	var all []func()
-	for dir, entered := range d.entered {
-		if match(dir) {
-			all = append(all, entered)
+	for path, f := range d.calls {
+		if match(path) {
+			all = append(all, f)
 		}
 	}
 	d.mu.Unlock()
-	for _, entered := range all {
-		entered()
+	for _, f := range all {
+		f()
 	}
 }
 
@@ -90,6 +94,7 @@ type Watched struct {
 	doors   *Doors
 	cgroup  string
 	dirs    []string // its folder and those below it
+	pipes   []string // into which writes are reported as well
 	entered func()
 	tasks   uint64 // inside, as last counted; with version 2
 }

@@ -133,12 +133,13 @@ func testEntry(t *testing.T, root string) {
 	}
 	defer doors.Close()
 	entered := make(chan struct{}, 1)
-	watched, err := doors.Watch(pod, func() {
+	notice := func() {
 		select {
 		case entered <- struct{}{}:
 		default:
 		}
-	})
+	}
+	watched, err := doors.Watch(pod, notice)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,6 +175,23 @@ func testEntry(t *testing.T, root string) {
 	if held, err := f.Holds(pod, os.Getpid()); held || err != nil {
 		t.Errorf("holds this process: %t, %v", held, err)
 	}
+	pipe := filepath.Join(t.TempDir(), "stdin")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = watched.WatchPipes([]string{pipe, pipe + "-of-nobody"}, notice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer typed.Close()
+	if _, err := typed.WriteString("typed"); err != nil {
+		t.Fatal(err)
+	}
+	noticed("of standard input")
 	if f.opensSilently(pod) {
 		testBirth(t, f, pod, dir, func() { watched.Recount() }, noticed)
 	}

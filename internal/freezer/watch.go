@@ -5,6 +5,7 @@ package freezer
 import (
 	"errors"
 	"io/fs"
+	"slices"
 )
 
 // Watch calls entered whenever a process enters a cgroup or one below it, or another one is made in it, until Stop is
@@ -18,7 +19,7 @@ func (d *Doors) Watch(cgroup string, entered func()) (*Watched, error) {
 	w := &Watched{doors: d, cgroup: cgroup, dirs: dirs, entered: entered}
 	d.mu.Lock()
 	for _, dir := range dirs {
-		d.entered[dir] = entered
+		d.calls[dir] = entered
 	}
 	d.mu.Unlock()
 	for _, dir := range dirs {
@@ -36,14 +37,35 @@ func (d *Doors) Watch(cgroup string, entered func()) (*Watched, error) {
 	return w, nil
 }
 
+// Folders returns the folders of the cgroup and of those below it, as they were when the watch began.
+func (w *Watched) Folders() []string { return w.dirs }
+
+// WatchPipes calls written whenever something is written into one of these named pipes, until Stop is called. Pipes
+// that do not exist are ignored. written must not block, and may be called once more after Stop. Call it once.
+func (w *Watched) WatchPipes(pipes []string, written func()) error {
+	d := w.doors
+	d.mu.Lock()
+	w.pipes = pipes
+	for _, pipe := range pipes {
+		d.calls[pipe] = written
+	}
+	d.mu.Unlock()
+	for _, pipe := range pipes {
+		if err := d.watcher.Add(pipe); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
 // Stop ends the watch.
 func (w *Watched) Stop() {
 	d := w.doors
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, dir := range w.dirs {
-		delete(d.entered, dir)
-		_ = d.watcher.Remove(dir) // it may be gone with its cgroup
+	for _, path := range slices.Concat(w.dirs, w.pipes) {
+		delete(d.calls, path)
+		_ = d.watcher.Remove(path) // it may be gone with its cgroup or container
 	}
 	delete(d.counted, w)
 }

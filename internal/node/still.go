@@ -53,6 +53,8 @@ type visits struct {
 	netns string // of the pod
 	// begin holds an element while a visitor waits.
 	begin chan struct{}
+	// typed holds an element once somebody has sent a container standard input.
+	typed chan struct{}
 	mains []int // the main processes of its containers
 	doors *freezer.Watched
 	local *loopback
@@ -61,7 +63,9 @@ type visits struct {
 	look  bool          // whether it may be frozen only while it is not at work
 }
 
-func newVisits(netns string) *visits { return &visits{netns: netns, begin: make(chan struct{}, 1)} }
+func newVisits(netns string) *visits {
+	return &visits{netns: netns, begin: make(chan struct{}, 1), typed: make(chan struct{}, 1)}
+}
 
 // place returns where the pod's processes are.
 func (q *still) place() frozenPlace {

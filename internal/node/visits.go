@@ -111,11 +111,11 @@ func (d *daemon) lookAt(q *still) error {
 // watchDoors begins to watch for processes that enter a pod's cgroup, and checks those inside.
 func (d *daemon) watchDoors(q *still) (stop func(), err error) {
 	if d.doors == nil {
-		return nil, fmt.Errorf("who enters it cannot be watched: fs.inotify.max_user_instances may be too low")
+		return nil, fmt.Errorf("processes that enter it cannot be watched: fs.inotify.max_user_instances may be too low")
 	}
 	doors, err := d.doors.Watch(q.cgroup, func() { notify(q.visits.begin) })
 	if err != nil {
-		return nil, fmt.Errorf("watching who enters it: %w", err)
+		return nil, fmt.Errorf("watching for processes that enter it: %w", err)
 	}
 	in, err := d.cgroups.Inside(q.cgroup)
 	if err == nil && len(in.Guests) > 0 {
@@ -124,6 +124,11 @@ func (d *daemon) watchDoors(q *still) (stop func(), err error) {
 	if err != nil {
 		doors.Stop()
 		return nil, err
+	}
+	// The program has to read it, and what it does then may take any time: the pod runs.
+	if err := doors.WatchPipes(d.cri.StdinPipes(doors.Folders()), func() { notify(q.visits.typed) }); err != nil {
+		doors.Stop()
+		return nil, fmt.Errorf("watching its standard input: %w", err)
 	}
 	q.visits.mains, q.visits.doors = in.Mains, doors
 	return doors.Stop, nil
@@ -153,6 +158,9 @@ func (d *daemon) guard(q *still, stop func()) {
 			if looked = true; !signalled && !overlooked {
 				continue
 			}
+		case <-q.visits.typed:
+			d.thaw(q, 0, "")
+			return
 		case <-q.visits.begin:
 		}
 		if signalled || !d.visit(q, diag) {

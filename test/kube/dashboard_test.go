@@ -3,12 +3,12 @@
 package kube
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net/http"
 	"net/http/cookiejar"
 	"net/netip"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -97,26 +97,15 @@ func testDashboard(t *testing.T) {
 // the URL of the page.
 func openDashboard(t *testing.T, p plugin, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	cmd := lab.client.Command(ctx, append([]string{
-		filepath.Join(p.path, "kubectl-wangell"), "--kubeconfig", p.kubeconfig, "dashboard", "-A", "--no-open",
-	}, args...)...)
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var said strings.Builder
-	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	stop := func() { cancel(); _ = cmd.Wait() } // it is killed
-	line, err := bufio.NewReader(stdout).ReadString('\n')
+	b := inBackground(t, func(ctx context.Context) *exec.Cmd {
+		return lab.client.Command(ctx, append([]string{
+			filepath.Join(p.path, "kubectl-wangell"), "--kubeconfig", p.kubeconfig, "dashboard", "-A", "--no-open",
+		}, args...)...)
+	})
+	line := b.line(t)
 	url := dashboardURL.FindString(line)
-	if err != nil || url == "" {
-		stop()
-		t.Fatalf("kubectl wangell dashboard: %q, %v, %s", line, err, said.String())
+	if url == "" {
+		t.Fatalf("kubectl wangell dashboard: %q", line)
 	}
-	t.Cleanup(stop)
 	return url
 }

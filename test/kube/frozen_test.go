@@ -3,7 +3,6 @@
 package kube
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -32,7 +31,7 @@ func testFrozen(t *testing.T) {
 	doc := strings.Replace(manifest(key, fmt.Sprintf("idleTimeout: 600\nsleep: {freezeAfter: 1s}\n"+
 		"template:\n  spec:\n    terminationGracePeriodSeconds: %d\n    containers:\n    - name: server\n      image: %s\n"+
 		"      resources: {requests: {cpu: 50m, memory: 40Mi}}\n"+
-		"      env: [{name: MODE, value: lines}]\n      readinessProbe: %s\n      livenessProbe: %s",
+		"      env: [{name: MODE, value: lines}]\n      stdin: true\n      readinessProbe: %s\n      livenessProbe: %s",
 		grace, serverImage, probe, probe)), "  image: "+serverImage+"\n", "", 1)
 	lab.apply(t, doc)
 	address := lab.address(t, key)
@@ -64,6 +63,12 @@ func testFrozen(t *testing.T) {
 		forwarded.MustEcho(t, line)
 		lab.untilFrozen(t, key)
 	}
+	typed := lab.attach(t, pod.Namespace, pod.Name)
+	for _, line := range []string{"kubectl attach thaws it", "and again"} {
+		lab.untilFrozen(t, key)
+		typed(line)
+	}
+	lab.untilFrozen(t, key)
 	var now corev1.Pod
 	if err := lab.read(pod.Namespace+"/"+pod.Name, &now); err != nil {
 		t.Fatal(err)
@@ -87,24 +92,38 @@ func testFrozen(t *testing.T) {
 		"--timeout="+e2e.Patience.String()))(t)
 }
 
+// attach runs kubectl attach --stdin in a pod. The returned function types a line, and waits until the server in the
+// pod has read it.
+func (c *cluster) attach(t *testing.T, namespace, pod string) (typed func(line string)) {
+	t.Helper()
+	b := c.kubectlInBackground(t, "attach", "-n", namespace, "--stdin", "--quiet", pod)
+	return func(line string) {
+		t.Helper()
+		if _, err := fmt.Fprintln(b.stdin, line); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := b.line(t), fmt.Sprintf("server: read %q", line+"\n"); got != want {
+			t.Fatalf("kubectl attach: %q, want %q", got, want)
+		}
+	}
+}
+
+// kubectlInBackground starts kubectl as the administrator.
+func (c *cluster) kubectlInBackground(t *testing.T, args ...string) *background {
+	t.Helper()
+	return inBackground(t, func(ctx context.Context) *exec.Cmd {
+		return exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"),
+			append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
+	})
+}
+
 // forward returns a connection to the server in a pod, through kubectl port-forward.
 func (c *cluster) forward(t *testing.T, namespace, pod string) *e2e.Conversation {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), "--kubeconfig", c.Kubeconfig, "port-forward", "-n",
-		namespace, "pod/"+pod, ":8080")
-	stdout, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cancel(); _ = cmd.Wait() }) // it is killed
-	line, err := bufio.NewReader(stdout).ReadString('\n')
+	line := c.kubectlInBackground(t, "port-forward", "-n", namespace, "pod/"+pod, ":8080").line(t)
 	address := forwardedFrom.FindString(line)
-	if err != nil || address == "" {
-		t.Fatalf("kubectl port-forward: %q, %v", line, err)
+	if address == "" {
+		t.Fatalf("kubectl port-forward: %q", line)
 	}
 	conn, err := net.DialTimeout("tcp", address, e2e.Patience)
 	if err != nil {

@@ -17,8 +17,8 @@
 // a name or the names of an address, /udp?target=HOST:PORT with what becomes of a datagram, and /slow?for=100ms after
 // a delay; /hold?bytes=1000000 allocates memory. Mode lines greets each client with an Answer on a line and repeats
 // each line, except "reset", which resets the connection, and "close", which closes it; when the client has closed its
-// half, the server writes the number of bytes. Mode exit prints a message and exits with status 3, done exits with 0,
-// deaf never listens, and taken finds its port in use.
+// half, the server writes the number of bytes. It also prints what it reads from its standard input. Mode exit prints
+// a message and exits with status 3, done exits with 0, deaf never listens, and taken finds its port in use.
 package main
 
 import (
@@ -94,12 +94,24 @@ func occupy(port int) error {
 }
 
 func lines(l net.Listener) error {
+	go printInput()
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return err
 		}
 		go converse(c.(*net.TCPConn))
+	}
+}
+
+// printInput prints each line of the standard input.
+func printInput() {
+	for r := bufio.NewReader(os.Stdin); ; {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return
+		}
+		fmt.Printf("server: read %q\n", line)
 	}
 }
 
