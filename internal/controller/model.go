@@ -54,6 +54,8 @@ type service struct {
 	again   *wanted // it was deleted, and is wanted again once its pods are gone
 	// homeless is set once its address belongs to another service: it was deleted, and its pods are not gone yet.
 	homeless bool
+	// routed is when another service last routed requests to it, if a change of its traffic has ended that; else zero.
+	routed   monotime.Time
 	sleepers []*sleeper
 	waiters  []*waiter
 	due      monotime.Time // of its machine's timer
@@ -69,7 +71,7 @@ type service struct {
 	traffic       Traffic       // of all its pods, including those that are gone
 	answers       answers       // requests that have no pod
 	lastPacket    monotime.Time // of all its pods
-	crashed       crashed       // the pod whose process was told last to have ended
+	crashed       crashed       // the last pod whose process was reported to have ended
 	imageErr      string        // why its image could not be fetched ahead of need, on one machine
 	hiddenClients string        // why its pods do not see the addresses of their clients, if they should
 	pull          *Pull         // the pull in progress, on one machine; nil if none

@@ -28,15 +28,17 @@ func TestDeletedRevisionIsDrained(t *testing.T) {
 	alone := newService("shop", func(s *v1alpha1.WangellServiceSpec) {
 		*s = v1alpha1.WangellServiceSpec{Port: 80, Traffic: []v1alpha1.Revision{{Revision: "v2", Percent: 100}}}
 	})
-	for name, rest := range map[string][]*v1alpha1.WangellService{
-		"with its traffic": {alone, v2}, "alone": {shop, v2},
+	for name, steps := range map[string][][]*v1alpha1.WangellService{
+		"with its traffic": {{alone, v2}}, "alone": {{shop, v2}}, "after its traffic": {{alone, v1, v2}, {alone, v2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, nil)
 			w.apply(shop, v1, v2)
 			a := w.warm("v1")
 			w.d.set(func(d *fakeDaemon) { d.deaf, d.open = true, 1 })
-			w.apply(rest...)
+			for _, services := range steps {
+				w.apply(services...)
+			}
 			w.until("its pod is drained", func() bool { return w.d.pods(a) == " draining" })
 			leaves := false
 			w.d.set(func(d *fakeDaemon) { leaves = d.table[a].Requests.Leaving })

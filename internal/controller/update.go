@@ -97,6 +97,7 @@ func (u *updater) change(w *wanted) {
 	s.sleep.is(s.asleep(), monotime.Now(), requestsOf(&s.spec.Spec))
 	old := s.wanted
 	s.wanted = w
+	e.table.unroute(old, w)
 	if w.splits() != old.splits() {
 		s.sleep.is(s.asleep(), monotime.Now(), requestsOf(&s.spec.Spec))
 	}
@@ -132,7 +133,8 @@ func (u *updater) remove(k runtime.Key) {
 	case s.machine.Deleted():
 		s.again = nil
 	default:
-		leaves := u.revisions[k] && !s.homeless && !s.splits() && s.spec.Spec.BalancesRequests()
+		leaves := (u.revisions[k] || s.hasOldRequests(monotime.Now())) && !s.homeless && !s.splits() &&
+			s.spec.Spec.BalancesRequests()
 		if leaves {
 			entry := s.entry()
 			entry.Requests.Leaving = true

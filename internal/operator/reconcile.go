@@ -43,7 +43,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	r.reconciled(key)
-	kept, err := r.keepRevision(ctx, key, &s)
+	kept, err := r.keepRevision(ctx, key, &s, spec)
 	if err != nil {
 		return reconcile.Result{}, err
 	}

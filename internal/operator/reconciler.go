@@ -80,7 +80,8 @@ type reconciler struct {
 	known    map[runtime.Key]*memory
 	trouble  map[runtime.Key]kube.Trouble
 	traffics traffics
-	again    func(...runtime.Key) // reconciles services again; nil in tests
+	unrouted map[runtime.Key]time.Time // when the traffic of another service last ceased to name a revision
+	again    func(...runtime.Key)      // reconciles services again; nil in tests
 }
 
 // memory is the reconciler's state of a service between two reconciliations.
@@ -99,6 +100,7 @@ func newReconciler(c client.Client, live client.Reader, recorder events.EventRec
 		client: c, live: live, recorder: recorder, now: time.Now,
 		begun: make(chan struct{}), synced: make(chan struct{}),
 		book: newBook(pools), known: map[runtime.Key]*memory{}, trouble: map[runtime.Key]kube.Trouble{}, traffics: traffics{},
+		unrouted: map[runtime.Key]time.Time{},
 	}
 }
 
@@ -184,6 +186,7 @@ func (r *reconciler) forget(key runtime.Key) error {
 	r.book.release(key)
 	delete(r.known, key)
 	delete(r.trouble, key)
+	delete(r.unrouted, key)
 	r.mu.Unlock()
 	r.reconciled(key)
 	return nil

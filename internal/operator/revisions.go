@@ -29,12 +29,22 @@ func isKept(s *v1alpha1.WangellService) bool {
 	return controllerutil.ContainsFinalizer(s, v1alpha1.FinalizerRevision)
 }
 
-// keepRevision gives a service the finalizer if others route requests to it, and takes it from any other one. It
-// returns the time after which to call it again; zero for never.
-func (r *reconciler) keepRevision(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (
+// keepRevision gives a service the finalizer if others route requests to it, or did until its drainTimeout ago, and
+// takes it from any other one. spec is the service with defaults. It returns the time after which to call it again;
+// zero for never.
+func (r *reconciler) keepRevision(ctx context.Context, key runtime.Key, s, spec *v1alpha1.WangellService) (
 	time.Duration, error) {
-	why, _ := v1alpha1.CheckRevision(s)
-	return r.setKept(ctx, s, why == "" && r.requests && r.isRouted(key))
+	if why, _ := v1alpha1.CheckRevision(s); why != "" || !r.requests {
+		return r.setKept(ctx, s, false)
+	}
+	rest := r.oldRequests(key, drainTimeout(spec))
+	again, err := r.setKept(ctx, s, r.isRouted(key) || rest > 0)
+	return soonest(again, rest), err
+}
+
+// drainTimeout returns the drainTimeout of a service with defaults.
+func drainTimeout(spec *v1alpha1.WangellService) time.Duration {
+	return time.Duration(*spec.Spec.DrainTimeout) * time.Second
 }
 
 // setKept is keepRevision for a given outcome. It changes s to the service as it is written.
@@ -64,7 +74,7 @@ func (r *reconciler) setKept(ctx context.Context, s *v1alpha1.WangellService, ke
 
 // leaving is what is known of a revision that is being deleted.
 type leaving struct {
-	routed     bool // others route requests to it
+	routed     bool // others route requests to it, or did so recently
 	put, known bool // it was passed to the controller, which has it
 	unreported bool // there may be pods that the controller does not know
 	told       bool // the controller was told to remove it
@@ -103,10 +113,11 @@ func (r *reconciler) removeRevision(ctx context.Context, key runtime.Key, s *v1a
 	spec := s.DeepCopy()
 	v1alpha1.Default(spec)
 	m := r.remember(key)
-	patience := time.Duration(*spec.Spec.DrainTimeout)*time.Second + removalPatience
+	patience := drainTimeout(spec) + removalPatience
 	st, known := r.StatusOf(key)
 	l := leaving{
-		routed: r.requests && r.isRouted(key), put: m.put, known: known, unreported: st.Unreported, told: m.told,
+		routed: r.requests && (r.isRouted(key) || r.oldRequests(key, drainTimeout(spec)) > 0),
+		put:    m.put, known: known, unreported: st.Unreported, told: m.told,
 		left: s.DeletionTimestamp.Add(patience).Sub(r.now()),
 	}
 	switch l.next() {

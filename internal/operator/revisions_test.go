@@ -54,7 +54,6 @@ func (w *world) untilLeft(v1 netip.AddrPort) {
 		s, known := w.d.has(v1)
 		return known && s.Requests.Leaving
 	})
-	w.condition("shop", v1alpha1.ConditionReady, metav1.ConditionFalse, "RevisionMissing")
 	var pods corev1.PodList
 	if err := w.client.List(w.t.Context(), &pods, client.InNamespace(w.namespace),
 		client.MatchingLabels{v1alpha1.LabelService: "v1"}); err != nil {
@@ -79,6 +78,7 @@ func TestDeletedRevisionStaysUntilItsPodsHaveAnswered(t *testing.T) {
 	w.d.opens(1)
 	w.delete("v1")
 	w.untilLeft(v1)
+	w.condition("shop", v1alpha1.ConditionReady, metav1.ConditionFalse, "RevisionMissing")
 	w.d.ends(v1, pod)
 	w.until("v1 is gone", func() bool { return !w.get("v1", new(v1alpha1.WangellService)) })
 	w.until("daemons have removed it", func() bool { _, ok := w.d.has(v1); return !ok })
@@ -86,20 +86,46 @@ func TestDeletedRevisionStaysUntilItsPodsHaveAnswered(t *testing.T) {
 		t.Errorf("its Deployment has %d replicas", n)
 	}
 
-	// Whoever gets no requests of others is not kept.
+	// A service to which no other routes requests is not kept.
 	w.delete("shop")
 	w.until("v2 is not kept", func() bool { return !w.isKept("v2") })
 	w.delete("v2")
 	w.until("v2 is gone", func() bool { return !w.get("v2", new(v1alpha1.WangellService)) })
 }
 
+// leaveV1 has all requests go to v2, and waits until daemons know.
+func (w *world) leaveV1() {
+	w.t.Helper()
+	w.change("shop", func(s *v1alpha1.WangellServiceSpec) {
+		s.Traffic = []v1alpha1.Revision{{Revision: "v2", Percent: 100}}
+	})
+	shop := w.vip("shop")
+	w.until("daemons know that v2 gets all requests", func() bool {
+		s, _ := w.d.has(shop)
+		_, revisions := s.Requests.Traffic.Revisions()
+		return len(revisions) == 1
+	})
+}
+
+// It may still have requests of the service whose traffic has left it.
+func TestRevisionDeletedAfterItLostItsTrafficStaysUntilItsPodsHaveAnswered(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Requests = true })
+	w.run()
+	v1, pod := w.shop()
+	w.d.opens(1)
+	w.leaveV1()
+	w.delete("v1")
+	w.untilLeft(v1)
+	w.d.ends(v1, pod)
+	w.until("v1 is gone", func() bool { return !w.get("v1", new(v1alpha1.WangellService)) })
+}
+
 func TestRevisionWithoutTrafficIsNotKept(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Requests = true })
 	w.run()
 	v1, _ := w.shop()
-	w.change("shop", func(s *v1alpha1.WangellServiceSpec) {
-		s.Traffic = []v1alpha1.Revision{{Revision: "v2", Percent: 100}}
-	})
+	w.change("v1", func(s *v1alpha1.WangellServiceSpec) { s.DrainTimeout = new(int64(1)) })
+	w.leaveV1()
 	w.until("v1 is not kept", func() bool { return !w.isKept("v1") })
 	if !w.isKept("v2") {
 		t.Error("v2 is not kept")

@@ -28,6 +28,11 @@ func (r *reconciler) noteTraffic(key runtime.Key, s *v1alpha1.WangellService) {
 		again = r.traffics.set(key, "", nil)
 	} else {
 		again = r.traffics.set(key, s.Namespace, s.Spec.Traffic)
+		for _, k := range again {
+			if r.unrouted[k] = r.now(); len(r.traffics[k]) > 0 {
+				delete(r.unrouted, k)
+			}
+		}
 	}
 	again = append(again, r.traffics.to(key)...)
 	r.mu.Unlock()
@@ -41,6 +46,18 @@ func (r *reconciler) isRouted(key runtime.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.traffics[key]) > 0
+}
+
+// oldRequests returns for how long a service may still have requests of others: within, counted from the change that
+// left it out of their traffic. It is zero for all other services.
+func (r *reconciler) oldRequests(key runtime.Key, within time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since, ok := r.unrouted[key]
+	if !ok {
+		return 0
+	}
+	return max(since.Add(within).Sub(r.now()), 0)
 }
 
 // checkRevisions describes what is wrong with the revisions of a service; empty if nothing is.

@@ -233,29 +233,65 @@ func TestNoRequestIsLostWhenARevisionIsDeleted(t *testing.T) {
 	const address = "10.46.100.78"
 	l := newLab(t, 1)
 	f := l.files(t)
-	apply := func(versions ...string) {
-		traffic := fmt.Sprintf("---\napiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\n"+
+	// apply divides the requests among some of the versions that there are.
+	apply := func(traffic string, versions ...string) {
+		doc := fmt.Sprintf("---\napiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\n"+
 			"metadata: {name: shop}\nspec:\n  port: 80\n  address: %s\n  traffic:\n", address)
+		for _, v := range traffic {
+			doc += fmt.Sprintf("    - {revision: shop-v%c, percent: %d}\n", v, 100/len(traffic))
+		}
 		var revisions []service
 		for _, v := range versions {
 			r := version("shop-v"+v, v)
 			r.more = "balancing: {level: Request}"
 			revisions = append(revisions, r)
-			traffic += fmt.Sprintf("    - {revision: %s, percent: %d}\n", r.name, 100/len(versions))
 		}
-		f.write(t, "shop.yaml", traffic+manifest(revisions...))
+		f.write(t, "shop.yaml", doc+manifest(revisions...))
 	}
-	apply("1", "2")
+	apply("12", "1", "2")
 	l.startWith(t, "", "-f", f.dir, "--envoy", envoytest.Path(t))
 	l.awaitEnvoy(t)
 	load := l.load(t, address, newConnections, keptConnections)
 	for range 5 {
 		before := load.Versions()["1"]
 		eventually(t, "answers of version 1", func() bool { return load.Versions()["1"] > before+20 })
-		apply("2")
+		apply("2", "2")
 		l.untilGone(t, "shop-v1")
 		load.GoesOn(t)
-		apply("1", "2")
+		apply("12", "1", "2")
 	}
 	load.Stop(t)
+
+	// A revision that has lost its traffic still answers the requests that it has.
+	goes := func(to string) {
+		apply(to, "1", "2")
+		eventually(t, "requests go to version "+to, func() bool {
+			traffic := l.service(t, "shop").Service.Spec.Traffic
+			return len(traffic) == 1 && traffic[0].Revision == "shop-v"+to
+		})
+	}
+	goes("1")
+	// A request that wakes a pod is not yet one of the pod's.
+	eventually(t, "version 1 answers", func() bool { return e2e.MustAsk(t, l.Client(), address).Version == "1" })
+	answer := make(chan e2e.Answer, 1)
+	client := e2e.HTTPClient(l.Client(), false)
+	client.Timeout = e2e.Patience
+	go func() {
+		defer close(answer)
+		a, err := e2e.ParseAnswer(e2e.Fetch(client, address, "/slow?for=6s"))
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- a
+	}()
+	eventually(t, "version 1 has a request", func() bool {
+		pods := l.service(t, "shop-v1").Pods
+		return len(pods) == 1 && pods[0].Traffic.OpenRequests == 1
+	})
+	goes("2")
+	apply("2", "2")
+	l.untilGone(t, "shop-v1")
+	if a := <-answer; a.Version != "1" {
+		t.Errorf("the request of a revision that was deleted after its traffic: %+v", a)
+	}
 }
