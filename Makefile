@@ -162,8 +162,9 @@ bench: ## run the benchmarks, ns per packet among them (root)
 ##@ Check and generate
 
 .PHONY: lint
-lint: ## license headers; files in circles; golangci-lint: gofmt, go vet, staticcheck, comments, spelling, 120 columns
+lint: ## license headers; large files; files in circles; golangci-lint: gofmt, go vet, staticcheck, comments, spelling, 120 columns
 	@hack/spdx-check.sh
+	@hack/size-check.sh
 	$(GO) run ./hack/oneway ./...
 	hack/tool.sh golangci-lint run --allow-parallel-runners
 

@@ -170,8 +170,8 @@ __noinline int make_challenge(struct __sk_buff *skb, const struct packet *p, con
 	return 0;
 }
 
-/* Answers a SYN with a challenge, which goes where the routes say that the client is: a proof is worth nothing if it is
- * asked of whoever has sent the SYN. */
+/* Answers a SYN with a challenge, which goes where the routes say that the client is: a proof is worth nothing if the
+ * host that sent the SYN can give it from any address. */
 static __always_inline int challenge(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k,
 				     const struct origin *o)
 {

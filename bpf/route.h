@@ -34,7 +34,7 @@ static __always_inline int send_by_route(const struct bpf_fib_lookup *fib)
 	return bpf_redirect_neigh(fib->ifindex, &nh, sizeof(nh), 0);
 }
 
-/* Sends a packet to wherever this node's routes say that its destination is, whoever it answers. */
+/* Sends a packet by this node's routes, not back to the neighbor that sent the packet that it answers. */
 __noinline int send_routed(struct __sk_buff *skb)
 {
 	struct iphdr *ip = (void *)(long)skb->data + sizeof(struct ethhdr);

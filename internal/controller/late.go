@@ -17,8 +17,8 @@ const (
 	// kubeletSlack is added on a cluster, where the time of the signal is estimated: kubelet of a busy node sends it late,
 	// and reports late that the process has ended.
 	kubeletSlack = 3 * time.Second
-	// lateTogether is the time in which such pods are reported together, and lateAlone how many of them are told one by
-	// one. The status of each service tells in any case.
+	// lateTogether is the time in which such pods are reported together, and lateAlone how many of them have an event of
+	// their own. The status of each service names them in any case.
 	lateTogether = time.Second
 	lateAlone    = 10
 )
@@ -30,7 +30,7 @@ type laggards struct {
 	events  *hub
 	changed *changedSet
 	cluster bool
-	late    []latePod // of which is still to be told
+	late    []latePod // those not reported yet
 }
 
 // latePod is a pod that did not end soon after its stop signal.
@@ -40,7 +40,7 @@ type latePod struct {
 	text    string
 }
 
-// ending has a pod reported that does not end soon after its stop signal.
+// ending reports a pod if it does not end soon after its stop signal.
 func (l *laggards) ending(p *pod, end runtime.Ending) {
 	patience := slowStop
 	if l.cluster {
@@ -51,7 +51,7 @@ func (l *laggards) ending(p *pod, end runtime.Ending) {
 	}
 }
 
-// slow notes a pod that has not ended on its stop signal, if its node would have told.
+// slow notes a pod that has not ended on its stop signal, unless its node may not have reported that.
 func (l *laggards) slow(p *pod, end runtime.Ending) {
 	if p.service.pod(p.ref) != p || p.state() == lifecycle.PodExited || !l.nodes.heard(p) ||
 		end.Ended != nil && end.Ended() {

@@ -96,7 +96,7 @@ func TestManyLatePodsAreOneEvent(t *testing.T) {
 	end()
 }
 
-// The runtime tells when the signal comes, whoever deletes the pod.
+// The runtime reports when the signal is sent, whatever deletes the pod.
 func TestPodOfAClusterThatIgnoresSIGTERMIsTold(t *testing.T) {
 	w := newCluster(t, nil)
 	a := w.put(newService("a", upTo(2)), 1)

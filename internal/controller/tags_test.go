@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// Whoever is up to half a period behind has the key that the others use, and uses one that they have.
+// A node whose clock is up to half a period slow has the key that the others use, and uses one that they have.
 func TestTagKeysChangeWithoutAGap(t *testing.T) {
 	key := wire.Key{1}
 	at := time.Date(2026, 11, 23, 4, 5, 6, 7, time.UTC)

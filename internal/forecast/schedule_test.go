@@ -53,7 +53,7 @@ func TestAScheduleSaysWhenAPodIsWanted(t *testing.T) {
 	}
 }
 
-// Whoever asks only when something changes knows as much as whoever asks all the time.
+// To look only when something changes is enough.
 func TestNothingHappensBetweenTheChangesOfASchedule(t *testing.T) {
 	periods := []forecast.Period{
 		period(t, "0 8 * * MON-FRI", "30 17 * * MON-FRI", "America/New_York"),

@@ -37,7 +37,7 @@ type Event struct {
 	Pod     uint64       // the pod's ID; 0 for EventWake, EventOverBudget and EventDenied
 	Source  netip.Prefix // EventOverBudget: the client's /24; EventDenied: the client
 	Scope   WakeScope    // EventOverBudget: which budget
-	Cause   ThawCause    // EventThaw: who asked
+	Cause   ThawCause    // EventThaw: what asked
 	At      monotime.Time
 }
 

@@ -36,7 +36,7 @@ func frontedCluster(t *testing.T, shortcut bool) *cluster {
 	return c
 }
 
-// answered returns who answers a connection from a namespace.
+// answered returns the name of the server that answers a connection from a namespace.
 func (c *cluster) answered(from string, to netip.AddrPort) string {
 	c.Helper()
 	return answerTo(&network{T: c.T}, from, to)

@@ -73,7 +73,7 @@ func TestProofAdmitsAClient(t *testing.T) {
 			s, answered, dropped := synAt(w, on)
 			s.ipOptions, s.padding, s.src = options, 9, podMAC[3]
 			out := w.wantRun(on, s.frame(), answered)
-			// Not to whoever has sent the SYN. In tcx, the kernel fills in the addresses later.
+			// Not to the neighbor that sent the SYN. In tcx, the kernel fills in the addresses later.
 			if on == onXDP && (!bytes.Equal(out[:6], clientMAC) || !bytes.Equal(out[6:12], s.dst)) {
 				t.Errorf("%v: the challenge goes from %x to %x", on, out[6:12], out[:6])
 			}

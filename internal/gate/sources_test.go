@@ -154,8 +154,8 @@ func TestRulesOutliveTheDaemon(t *testing.T) {
 	}
 }
 
-// Until the client of a service with rules has answered its pod, replies go by the node's routes, whoever sends the
-// client's segments; then to the neighbor that sends them. (The kernel fills in the MAC addresses of a route later.)
+// Until the client of a service with rules has answered its pod, replies go by the node's routes, whichever neighbor
+// sends the client's segments; then to that neighbor. (The kernel fills in the MAC addresses of a route later.)
 func TestHandshakesWithRulesGoByRoute(t *testing.T) {
 	attacker := podMAC[3]
 	forged := func(s segment) []byte { s.src = attacker; return s.frame() }

@@ -46,28 +46,29 @@ func (t *transition) exited(r Ref, reason, verb string) {
 	t.lost(p, was, reason)
 }
 
-// ended handles the end of a pod whose reason is known. If the end was told before, the reason replaces what was told.
+// ended handles the end of a pod whose reason is known. If the end was reported before, the reason replaces the
+// one of that report.
 func (t *transition) ended(e Ended) {
 	verb := "ended"
 	if e.Crashed {
 		verb = "crashed"
 	}
-	told := t.lastEnd
-	if told.ref != e.Ref {
+	last := t.lastEnd
+	if last.ref != e.Ref {
 		t.exited(e.Ref, e.Why, verb)
 		return
 	}
-	if told.reason == e.Why {
+	if last.reason == e.Why {
 		return
 	}
 	t.lastEnd = end{e.Ref, verb, e.Why}
-	if before, found := strings.CutSuffix(t.message, told.reason); found {
-		if stem, crashed := strings.CutSuffix(before, told.verb+": "); crashed {
+	if before, found := strings.CutSuffix(t.message, last.reason); found {
+		if stem, crashed := strings.CutSuffix(before, last.verb+": "); crashed {
 			before = stem + verb + ": "
 		}
 		t.message = before + e.Why
 	}
-	t.report(Warning, "why a pod %s: %s", told.verb, e.Why)
+	t.report(Warning, "why a pod %s: %s", last.verb, e.Why)
 }
 
 // removed handles a pod of which nothing remains.

@@ -41,7 +41,7 @@ type Machine struct {
 	timeline *timeline // of the wake in progress, and of the last one while its pod lives
 }
 
-// end is what was told of the end of a pod.
+// end is what was last reported about the end of a pod.
 type end struct {
 	ref          Ref
 	verb, reason string

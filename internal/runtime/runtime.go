@@ -119,7 +119,7 @@ type Ending struct {
 	PodID string
 	// Signal is the time until its process is due to get the signal, Grace the time from then until it is killed.
 	Signal, Grace time.Duration
-	// Ended reports whether the process has ended, of which the Exit may tell later. It is nil if only the Exit tells.
+	// Ended reports whether the process has ended, which the Exit may report later. It is nil if only the Exit reports it.
 	Ended func() bool
 }
 
@@ -233,8 +233,8 @@ type Runtime interface {
 	// Exits delivers the end of every pod's process, also if Stop caused it. A pod that exits by itself stays listed, as
 	// not running, until Stop removes its remains.
 	Exits() <-chan Exit
-	// Ending delivers the pods whose processes get their stop signal, whoever has asked for it, unless it is unknown when
-	// they get it.
+	// Ending delivers the pods whose processes get their stop signal, whatever has asked for it, unless the time of the
+	// signal is unknown.
 	Ending() <-chan Ending
 	// Logs copies what a container of the service's current or last pods has written to w. With Follow it continues until
 	// ctx ends.

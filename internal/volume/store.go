@@ -77,7 +77,7 @@ type Record struct {
 // ID returns the volume's name.
 func (r Record) ID() ID { return ID{r.Namespace, r.Name} }
 
-// Info is a volume and who uses it.
+// Info is a volume and the pods that hold it.
 type Info struct {
 	Record
 	// Path is the folder that pods see. It is empty while a volume with a size is not mounted.

@@ -153,7 +153,7 @@ type zeroes struct{}
 
 func (zeroes) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// The space of a volume is reserved, so that a full disk is an error of the one who makes it.
+// The space of a volume is reserved, so a full disk is an error when the volume is made.
 func TestVolumeLargerThanTheDiskIsRefused(t *testing.T) {
 	s := newStore(t)
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {

@@ -68,7 +68,7 @@ type Log struct {
 	dropped int           // failures that are no longer in list
 }
 
-// Add tells of a failure.
+// Add reports a failure.
 func (l *Log) Add(f Failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

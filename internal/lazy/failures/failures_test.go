@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Whoever asks is told what has failed before, as far as it is kept, and what fails later.
-func TestFailuresAreToldToWhoeverAsks(t *testing.T) {
+// A reader gets the failures that are still kept, and then each later one.
+func TestReadersGetEarlierAndLaterFailures(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A range is given to others when all of its blocks are here, whoever sent them. Nothing is given once the layer was
-// found wrong.
+// A range is given to others when all of its blocks are here, wherever they came from. Nothing is given once the layer
+// was found wrong.
 func TestARangeIsHereWhenAllOfItsBlocksAre(t *testing.T) {
 	dir, d := t.TempDir(), digest.FromString("layer")
 	const size = 3*BlockSize + 100

@@ -155,7 +155,7 @@ func TestCauseIsDeliveredWhenThePodIsGone(t *testing.T) {
 	}
 }
 
-// Whoever evicts a pod through the API, or preempts it, says so before it is deleted.
+// A component that evicts or preempts a pod through the API writes that into its status before the deletion.
 func TestPodLeavesWithItsCause(t *testing.T) {
 	w := newWorld(t, 0)
 	w.up("app-1")

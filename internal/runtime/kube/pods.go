@@ -81,9 +81,9 @@ func (r *Runtime) processEnded(p *pod, code uint32, why cause) {
 	r.exited(p, exitStatus{code, !p.is(podStopping | podLeaving), why})
 }
 
-// exited delivers the end of a pod's process, once, and once more if it was told as a crash and its cause becomes known
-// later: a daemon reports the end at once, kubelet says why only when all containers have ended. For a pod that was
-// not delivered yet, it is kept until then.
+// exited delivers the end of a pod's process, once, and once more if it was taken for a crash and its cause becomes
+// known later: a daemon reports the end at once, kubelet says why only when all containers have ended. For a pod that
+// was not delivered yet, it is kept until then.
 func (r *Runtime) exited(p *pod, status exitStatus) {
 	switch {
 	case p.is(podExited) && p.is(podCrashed) && !p.is(podExplained) && status.cause.text != "":

@@ -14,7 +14,7 @@ const (
 type tombstones struct {
 	at    map[string]time.Time
 	order []string // oldest first
-	// unexplained are the pods whose end was told as a crash, and that the API server still has: kubelet may say why it
+	// unexplained are the pods whose end was taken for a crash, and that the API server still has: kubelet may say why it
 	// has ended one only when the pod's network is gone.
 	unexplained map[string]*pod
 }
