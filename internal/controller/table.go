@@ -4,8 +4,11 @@ package controller
 
 import (
 	"net/netip"
+	"slices"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -55,6 +58,18 @@ func (t *table) revisions() map[runtime.Key]bool {
 		}
 	}
 	return all
+}
+
+// unroute records for the revisions that a change of a service's traffic leaves out that they have got requests so far.
+func (t *table) unroute(before, after *wanted) {
+	for _, r := range before.spec.Spec.Traffic {
+		if slices.ContainsFunc(after.spec.Spec.Traffic, func(n v1alpha1.Revision) bool { return n.Revision == r.Revision }) {
+			continue
+		}
+		if s := t.services[runtime.Key(before.spec.Namespace+"/"+r.Revision)]; s != nil {
+			s.routed = monotime.Now()
+		}
+	}
 }
 
 // podsOn returns the pods of a node.

@@ -4,13 +4,10 @@ package controller
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
-	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // splits reports whether the service's requests go to other services. Then it never has a pod: daemons ask for none,
@@ -36,18 +33,6 @@ func (s *service) hasPods() error {
 	}
 	return fmt.Errorf("service %s has no pods, as its traffic goes to others: name one of its revisions, %s",
 		s.key, s.spec.Spec.Traffic[0].Revision)
-}
-
-// unroute records for the revisions that a change of a service's traffic leaves out that they have got requests so far.
-func (t *table) unroute(before, after *wanted) {
-	for _, r := range before.spec.Spec.Traffic {
-		if slices.ContainsFunc(after.spec.Spec.Traffic, func(n v1alpha1.Revision) bool { return n.Revision == r.Revision }) {
-			continue
-		}
-		if s := t.services[runtime.Key(before.spec.Namespace+"/"+r.Revision)]; s != nil {
-			s.routed = monotime.Now()
-		}
-	}
 }
 
 // hasOldRequests reports whether the service may still have requests from when another one routed some to it.

@@ -4,7 +4,6 @@ package operator
 
 import (
 	"context"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -56,15 +55,4 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: soonest(kept, synced, written, out.retry)}, nil
-}
-
-// soonest returns the shortest of some pauses; zero stands for none.
-func soonest(pauses ...time.Duration) time.Duration {
-	var first time.Duration
-	for _, p := range pauses {
-		if p > 0 && (first == 0 || p < first) {
-			first = p
-		}
-	}
-	return first
 }

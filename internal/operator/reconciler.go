@@ -191,3 +191,14 @@ func (r *reconciler) forget(key runtime.Key) error {
 	r.reconciled(key)
 	return nil
 }
+
+// soonest returns the shortest of some pauses; zero stands for none.
+func soonest(pauses ...time.Duration) time.Duration {
+	var first time.Duration
+	for _, p := range pauses {
+		if p > 0 && (first == 0 || p < first) {
+			first = p
+		}
+	}
+	return first
+}
