@@ -271,8 +271,11 @@ func TestNoRequestIsLostWhenARevisionIsDeleted(t *testing.T) {
 		})
 	}
 	goes("1")
-	// A request that wakes a pod is not yet one of the pod's.
-	eventually(t, "version 1 answers", func() bool { return e2e.MustAsk(t, l.Client(), address).Version == "1" })
+	eventually(t, "Envoy sends requests to the pod of version 1, and no longer to its service address", func() bool {
+		e2e.MustAsk(t, l.Client(), address)
+		pods := l.service(t, "shop-v1").Pods
+		return len(pods) == 1 && pods[0].Traffic.Requests > 0
+	})
 	answer := make(chan e2e.Answer, 1)
 	client := e2e.HTTPClient(l.Client(), false)
 	client.Timeout = e2e.Patience
