@@ -28,8 +28,9 @@ transfers. Workload fio is a server of fio, and reads and writes blocks, each wr
 followed by fdatasync. The packages are Debian's, and the images are made at run time.
 
 Needs root, apt, iostat, mkfs.ext4 and mkfs.btrfs on this machine, and the workload's
-client: Maven and Java, pgbench, or fio. Before each measurement the caches of the whole
-machine are dropped.`,
+client: Maven and Java, pgbench, or fio. The snapshotter erofs needs containerd 2.1 and
+mkfs.erofs, blockfile containerd 1.7; without them it is left out, and the report says so.
+Before each measurement the caches of the whole machine are dropped.`,
 		Example: `  sudo wangell-lab storage --out out
   sudo wangell-lab storage --rate 2000 --duration 1m --repetitions 3 --sweep --out out
   sudo wangell-lab storage --workload pgbench --rate 2000 --duration 1m --repetitions 3 --out out
