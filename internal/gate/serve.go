@@ -13,7 +13,7 @@ import (
 // Serve lets a pod take new flows, makes its service warm, and releases the SYNs parked there. It returns the number
 // of released SYNs.
 func (g *Gate) Serve(service netip.AddrPort, id uint64) (int, error) {
-	s, _, err := g.startServing(service, id)
+	s, _, err := g.startServing(service, id, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -24,12 +24,7 @@ func (g *Gate) Serve(service netip.AddrPort, id uint64) (int, error) {
 // them. The rest stays parked for the other pods, or until Release. Until the given time, retransmissions of it are
 // dropped; later ones are sent on at once.
 func (g *Gate) ServeShare(service netip.AddrPort, id uint64, share uint32, keep monotime.Time) (int, error) {
-	s, _, err := g.servingIndices(service, id)
-	if err != nil {
-		return 0, err
-	}
-	atomic.StoreUint64(&g.statuses.at(s).KeptUntil, uint64(keep))
-	s, pod, err := g.startServing(service, id)
+	s, pod, err := g.startServing(service, id, keep)
 	if err != nil {
 		return 0, err
 	}
@@ -67,11 +62,13 @@ func (g *Gate) Refuse(service netip.AddrPort) int {
 	return g.refuse(i)
 }
 
-// startServing makes a pod take new flows and its service warm. It returns the indices of both.
-func (g *Gate) startServing(service netip.AddrPort, id uint64) (s, pod uint32, err error) {
+// startServing makes a pod take new flows and its service warm, whose parked SYNs wait for other pods until keep. It
+// returns the indices of both.
+func (g *Gate) startServing(service netip.AddrPort, id uint64, keep monotime.Time) (s, pod uint32, err error) {
 	if s, pod, err = g.servingIndices(service, id); err != nil {
 		return 0, 0, err
 	}
+	atomic.StoreUint64(&g.statuses.at(s).KeptUntil, uint64(keep)) // before the first SYN finds the service warm
 	if err := g.addServing(s, pod); err != nil {
 		return 0, 0, fmt.Errorf("service %v: %w", service, err)
 	}
