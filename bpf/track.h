@@ -5,8 +5,23 @@
 
 #include "flow.h"
 
-/* How far behind the latest acknowledgment another is still accepted (RFC 5961, 5.2), bytes. */
+/* How far behind the latest acknowledgment another one still fits its flow, bytes. RFC 5961, 5.2, allows the largest
+ * window that was ever offered. Segments of a fast flow may be later than this: they would change nothing that matters,
+ * and a forged segment would fit more easily. */
 #define OLD_ACK (1 << 20)
+
+/* Moves a sequence number forward to another, unless it is beyond that already. A plain store could undo that of a CPU
+ * that follows a later segment at the same time. Nothing might correct that: of a window that seems closed, the peer's
+ * segments do not fit the flow, and so neither do their acknowledgments, which open it further. Three attempts suffice
+ * unless four CPUs follow one flow at the same moment. */
+static __always_inline void seq_raise(__u32 *at, __u32 to)
+{
+	for (int i = 0; i < 3; i++) {
+		__u32 was = *(volatile __u32 *)at;
+		if (seq_diff(to, was) <= 0 || __sync_val_compare_and_swap(at, was, to) == was)
+			return;
+	}
+}
 
 /* Records the time of an event that is reported once in a pod's life, and reports it. */
 static __always_inline void record_first(__u64 *when, enum event_type type, const struct flow *f)
@@ -118,8 +133,7 @@ static __always_inline int track_handshake(const struct flow_key *k, struct flow
 		return 0;
 	if (seq_diff(p->seq, f->ack[IN]) <= 0 || seq_diff(p->seq, f->seq[OUT]) > 0)
 		learn_pod_seq(f, p, p->seq);
-	if (seq_diff(p->ack, f->seq[IN]) > 0)
-		f->seq[IN] = p->ack;
+	seq_raise(&f->seq[IN], p->ack);
 	flow_establish(k, f);
 	return 1;
 }
@@ -150,9 +164,8 @@ static __always_inline int track_ack(const struct flow_key *k, struct flow *f, c
 	__u32 peer = !dir;
 	if ((seq_diff(p->ack, f->seq[peer]) > 0 && !acks_fin(f, p, peer)) || seq_diff(p->ack, f->ack[dir]) < -OLD_ACK)
 		return 0;
-	__u32 edge = p->ack + scale_window(f, dir, p->window);
-	if (seq_diff(edge, f->edge[dir]) > 0)
-		f->edge[dir] = edge;
+	seq_raise(&f->edge[dir], p->ack + scale_window(f, dir, p->window));
+	/* The next segment corrects what a plain store of another CPU undoes here: OLD_ACK leaves room for that. */
 	if (seq_diff(p->ack, f->ack[dir]) > 0)
 		f->ack[dir] = p->ack;
 	__u32 seen = f->seen;
@@ -196,15 +209,13 @@ static __always_inline void track_fin(struct flow *f, const struct packet *p, __
 static __always_inline void track_blind(struct flow *f, const struct packet *p, __u32 stop)
 {
 	__u32 window = scale_window(f, OUT, 0xffff);
-	__u32 edge = f->seq[IN] + window;
-	if (seq_diff(edge, f->edge[OUT]) > 0)
-		f->edge[OUT] = edge;
+	seq_raise(&f->edge[OUT], f->seq[IN] + window);
 	if (seq_diff(stop, f->edge[OUT]) > 1 || !(p->flags & TCP_ACK))
 		return;
 	if (seq_diff(f->seq[IN] - window, f->ack[OUT]) > 0)
 		f->ack[OUT] = f->seq[IN] - window;
-	if (seq_diff(p->ack, f->seq[OUT]) > 0 && seq_diff(p->ack, f->edge[IN]) <= 0)
-		f->seq[OUT] = p->ack;
+	if (seq_diff(p->ack, f->edge[IN]) <= 0)
+		seq_raise(&f->seq[OUT], p->ack);
 }
 
 /* Follows what a flow lacks whose handshake, or whose pod's segments, have not passed here. A pod confirms the client's
@@ -278,8 +289,7 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 		count(COUNT_OUT_OF_WINDOW);
 		return 0;
 	}
-	if (seq_diff(stop, f->seq[dir]) > 0)
-		f->seq[dir] = stop;
+	seq_raise(&f->seq[dir], stop);
 	track_fin(f, p, dir, stop);
 	if (dir == OUT && p->payload) {
 		struct pod *pod = bpf_map_lookup_elem(&pods, &f->pod);

@@ -154,7 +154,6 @@ func TestConnectionsSurviveThatTheGateIsAttachedAgain(t *testing.T) {
 	}
 	got := counted(t, n.g)
 	delete(got, "arp_replies")
-	forgiveRaces(got, "out_of_window")
 	if len(got) > 0 {
 		t.Errorf("counted %v", got)
 	}

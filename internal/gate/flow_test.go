@@ -312,6 +312,67 @@ func TestWindowScaleAppliesOnlyIfBothOfferIt(t *testing.T) {
 	}
 }
 
+// A client's segments may be followed on two processors at once. Whichever of the two ends last, the later one counts.
+func TestNumbersOnlyMoveForwardOnTwoProcessors(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("only run by machines with two processors")
+	}
+	w := newWorld(t, nil)
+	w.warm(vip, 1)
+	w.wantRun(onNIC, w.syn(1000).frame(), tcxRedirect)
+	answer := w.fromPod(1, "SA", 5000, 1001)
+	answer.options = synOptions
+	w.wantRun(onPod1, answer.frame(), tcxRedirect)
+	first := w.fromClient("A", 1001, 5001)
+	first.window = 1
+	w.wantRun(onNIC, first.frame(), tcxRedirect)
+	const rounds = 20000
+	var begun, ended atomic.Uint32
+	var wrong int
+	var running sync.WaitGroup
+	for cpu := range uint32(2) {
+		running.Go(func() {
+			defer begun.Add(2 * rounds) // an error ends the other one, too
+			defer ended.Add(2 * rounds)
+			err := inNamespace(w.ns, func() error {
+				for round := range uint32(rounds) {
+					n := 2*round + cpu + 1 // the segment of the second processor is the later one
+					s := w.fromClient("PA", 1000+n, 5001, 0)
+					s.window = uint16(1 + n)
+					r := w.prepare(onNIC, s.frame(), 1)
+					for begun.Add(1); begun.Load() < 2*(round+1); {
+					}
+					if err := r.run(); err != nil {
+						return err
+					}
+					for ended.Add(1); ended.Load() < 2*(round+1); {
+					}
+					if cpu == 0 {
+						continue
+					}
+					f, _ := w.flow(client, vip)
+					// The window of the SYN is larger than the first ones, which are scaled by 7.
+					seq, edge := 1001+n, max(5001+64240, 5001+(1+n)<<7)
+					if f.Seq[0] == seq && f.Edge[0] == edge {
+						continue
+					}
+					if wrong++; wrong == 1 {
+						t.Logf("round %d: seq %d, edge %d; want %d, %d", round, f.Seq[0], f.Edge[0], seq, edge)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	if wrong > 0 {
+		t.Errorf("in %d of %d rounds, the earlier segment undid the later one", wrong, rounds)
+	}
+}
+
 // The new flow may go to another pod. A SYN on a flow that is not closing starts none.
 func TestSYNOnAClosingFlowStartsANewFlow(t *testing.T) {
 	all := newWorld(t, nil)

@@ -35,11 +35,16 @@ func shErr(format string, args ...any) (string, error) {
 	return string(out), nil
 }
 
+// smallBuffers is a setting by which windows are smaller than OLD_ACK. Acknowledgments that wait on one processor while
+// another one handles later ones could otherwise be too old to fit their flow.
+const smallBuffers = "net.ipv4.tcp_rmem=4096 131072 1000000"
+
 // newNamespace creates a network namespace with lo up and without IPv6. Only this process sees its name.
 func newNamespace(t testing.TB, name string) {
 	t.Helper()
 	sh(t, `ip netns add %[1]s; ip -n %[1]s link set lo up
-		ip netns exec %[1]s sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1`, name)
+		ip netns exec %[1]s sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1 '%[2]s'`, name,
+		smallBuffers)
 	t.Cleanup(func() { sh(t, "ip netns del %s", name) })
 }
 

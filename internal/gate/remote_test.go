@@ -203,8 +203,6 @@ func (c *cluster) wantCounted(want map[string]uint64) {
 	c.Helper()
 	got := c.counted()
 	delete(got, "edge arp_replies")
-	forgiveRaces(got, "edge out_of_window")
-	forgiveRaces(got, "home out_of_window")
 	if !maps.Equal(got, want) && len(got)+len(want) > 0 {
 		c.Errorf("counted %v, want %v", got, want)
 	}

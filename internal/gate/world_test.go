@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"testing"
 	"time"
 	"unsafe"
@@ -269,9 +268,26 @@ type result struct {
 	took    time.Duration // of one packet, measured by the kernel
 }
 
-// runs runs a program on a frame, on the resulting frame, and so on: BPF_PROG_TEST_RUN with repeat. The methods of
-// ebpf.Program either take a context or return the time.
-func (w *world) runs(p program, frame []byte, repeat uint32) result {
+// testRun is a prepared BPF_PROG_TEST_RUN. The methods of ebpf.Program either take a context or return the time.
+type testRun struct {
+	program    program
+	frame, out []byte
+	context    []byte
+	attr       testRunAttr
+}
+
+// testRunAttr is the part of union bpf_attr for BPF_PROG_TEST_RUN.
+type testRunAttr struct {
+	fd, retval, sizeIn, sizeOut uint32
+	dataIn, dataOut             unsafe.Pointer
+	repeat, duration            uint32
+	ctxIn, ctxOut               uint32
+	ctxDataIn, ctxDataOut       unsafe.Pointer
+	flags, cpu, batch, _        uint32
+}
+
+// prepare prepares to run a program on a frame, on the resulting frame, and so on.
+func (w *world) prepare(p program, frame []byte, repeat uint32) *testRun {
 	w.Helper()
 	prog, ifindex := w.prog(p)
 	out := make([]byte, len(frame)+256)
@@ -290,36 +306,33 @@ func (w *world) runs(p program, frame []byte, repeat uint32) result {
 		}{mark: w.mark, ifindex: uint32(ifindex), gsoSegs: w.segs}
 		ctx = unsafe.Slice((*byte)(unsafe.Pointer(&skb)), unsafe.Sizeof(skb))
 	}
-	attr := struct { // union bpf_attr, BPF_PROG_TEST_RUN
-		fd, retval, sizeIn, sizeOut uint32
-		dataIn, dataOut             unsafe.Pointer
-		repeat, duration            uint32
-		ctxIn, ctxOut               uint32
-		ctxDataIn, ctxDataOut       unsafe.Pointer
-		flags, cpu, batch, _        uint32
-	}{fd: uint32(prog.FD()), sizeIn: uint32(len(frame)), sizeOut: uint32(len(out)), dataIn: unsafe.Pointer(&frame[0]),
-		dataOut: unsafe.Pointer(&out[0]),
-		repeat:  repeat, ctxIn: uint32(len(ctx)), ctxDataIn: unsafe.Pointer(&ctx[0])}
+	return &testRun{program: p, frame: frame, out: out, context: ctx, attr: testRunAttr{
+		fd: uint32(prog.FD()), sizeIn: uint32(len(frame)), sizeOut: uint32(len(out)), dataIn: unsafe.Pointer(&frame[0]),
+		dataOut: unsafe.Pointer(&out[0]), repeat: repeat, ctxIn: uint32(len(ctx)), ctxDataIn: unsafe.Pointer(&ctx[0]),
+	}}
+}
+
+// run runs the program, in the thread's network namespace.
+func (r *testRun) run() error {
 	for {
-		err := inNamespace(w.ns, func() error {
-			_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&attr)),
-				unsafe.Sizeof(attr))
-			if errno != 0 {
-				return errno
-			}
+		_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&r.attr)),
+			unsafe.Sizeof(r.attr))
+		switch errno {
+		case 0:
 			return nil
-		})
-		if errors.Is(err, unix.EINTR) {
+		case unix.EINTR:
 			continue
 		}
-		if err != nil {
-			w.Fatalf("gate_%v: running a frame of %d bytes: %v", p, len(frame), err)
-		}
-		break
+		return fmt.Errorf("gate_%v: running a frame of %d bytes: %w", r.program, len(r.frame), errno)
 	}
-	runtime.KeepAlive(frame)
-	runtime.KeepAlive(ctx)
-	return result{verdict: attr.retval, out: out[:attr.sizeOut], took: time.Duration(attr.duration)}
+}
+
+// runs runs a program on a frame, on the resulting frame, and so on.
+func (w *world) runs(p program, frame []byte, repeat uint32) result {
+	w.Helper()
+	r := w.prepare(p, frame, repeat)
+	w.must(inNamespace(w.ns, r.run))
+	return result{verdict: r.attr.retval, out: r.out[:r.attr.sizeOut], took: time.Duration(r.attr.duration)}
 }
 
 // flow returns the entry of a client's flow to a service.
