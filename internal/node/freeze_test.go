@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -33,6 +34,55 @@ func emptyCgroup(t *testing.T) (path string) {
 		})
 	}
 	return path
+}
+
+// The controller waits for the answer to its last decision, which may follow the one before at any moment.
+func TestLastOfSeveralFreezesIsAnswered(t *testing.T) {
+	cgroup := emptyCgroup(t)
+	w := newWorld(t)
+	s := hello(0)
+	s.IdleSeconds, s.FreezeSeconds = 100, 100
+	if err := w.server.SetServices([]wire.Service{s}); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() { _, err := get(clientNet); answered <- err }()
+	await[*wire.Wake](w)
+	w.send(&wire.Backends{Service: vip, Generation: 1, Pods: []wire.Backend{w.pod(1)}})
+	w.listen(1)
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	seq := uint64(0)
+	decide := func(frozen bool) {
+		seq++
+		m := &wire.Freeze{Service: vip, Seq: seq}
+		if frozen { // however late it was used
+			m.Pods = []wire.FrozenPod{{PodID: 1, LastPacket: monotime.Now().Add(time.Hour), Cgroup: cgroup}}
+		}
+		w.send(m)
+	}
+	answer := func() (frozen bool) {
+		for {
+			if m := await[*wire.Frozen](w); m.Seq == seq {
+				return m.Frozen
+			}
+		}
+	}
+	for range 20 {
+		decide(true)
+		decide(false)
+		if answer() {
+			t.Fatal("it is frozen")
+		}
+		decide(true)
+		decide(false)
+		decide(true)
+		if answer() {
+			decide(false)
+			answer()
+		}
+	}
 }
 
 // The controller may run on a machine with another clock, and returns the time of the last packet with the error of two

@@ -54,8 +54,11 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 		d.tasks.Go(func() {
 			q.mu.Lock()
 			defer q.mu.Unlock()
-			q.seq = m.Seq
-			if q.frozen {
+			q.seq = max(q.seq, m.Seq)
+			switch {
+			case q.isGone(): // thawed, which was reported for an earlier FREEZE
+				d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq})
+			case q.frozen && q.ctx.Err() == nil:
 				d.reportStill(q, "")
 			} // otherwise it is reported soon
 		})
@@ -87,7 +90,7 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 
 // hold freezes a pod, unless its program was asked something after the last packet that the decision was based on.
 func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
-	frozen, seq, err := d.suspend(q, last)
+	frozen, err := d.suspend(q, last)
 	q.mu.Lock()
 	q.settled = true
 	q.mu.Unlock()
@@ -97,26 +100,23 @@ func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
 			level = slog.LevelDebug
 		}
 		d.log.Log(d.ctx, level, "a pod is not frozen", "address", q.addr(), "pod", q.id, "error", err)
-		d.thaw(q, seq, shorten.Text(err.Error(), wire.MaxReason))
+		d.thaw(q, 0, shorten.Text(err.Error(), wire.MaxReason))
 		return
 	}
 	switch {
 	case !frozen || q.ctx.Err() != nil: // it was asked something meanwhile
-		d.thaw(q, seq, "")
+		d.thaw(q, 0, "")
 	case reclaim:
 		d.reclaim(q)
 	}
 }
 
 // suspend informs the gate that a pod is about to be frozen, and freezes it unless it was used meanwhile.
-func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, seq uint64, err error) {
-	q.mu.Lock()
-	seq = q.seq
-	q.mu.Unlock()
+func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, err error) {
 	if q.visits != nil {
 		stop, err := d.enclose(q)
 		if err != nil {
-			return false, seq, err
+			return false, err
 		}
 		defer func() {
 			if frozen {
@@ -127,19 +127,19 @@ func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, seq uint64,
 		}()
 	}
 	if err := d.freezing.records.write(q.id, q.place()); err != nil {
-		return false, seq, err
+		return false, err
 	}
 	if err := d.gate.SetFrozen(q.addr(), q.id, true); err != nil {
-		return false, seq, err
+		return false, err
 	}
 	c, err := d.gate.PodCounters(q.addr(), q.id)
 	if err != nil || c.LastAsked > last {
-		return false, seq, err
+		return false, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ctx.Err() != nil {
-		return false, q.seq, nil
+		return false, nil
 	}
 	q.weight = d.weightOf(q)
 	ctx, cancel := context.WithTimeout(q.ctx, freezeTimeout)
@@ -148,14 +148,14 @@ func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, seq uint64,
 		if q.ctx.Err() != nil {
 			err = nil // it is to run again
 		}
-		return false, q.seq, err
+		return false, err
 	}
 	q.frozen, q.since = true, monotime.Now()
 	if q.visits != nil {
 		q.visits.since = q.since
 	}
 	d.reportStill(q, "")
-	return true, q.seq, nil
+	return true, nil
 }
 
 // reclaim moves the memory of a frozen pod to swap, and reports the outcome.

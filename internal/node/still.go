@@ -35,7 +35,7 @@ type still struct {
 	ctx     context.Context // until it should run again
 
 	mu  sync.Mutex // held while its cgroup is changed; guards:
-	seq uint64     // of the decision to freeze it; 0 if an earlier daemon did
+	seq uint64     // of the last decision about it; 0 if an earlier daemon froze it
 	// settled is set once its freezing has ended, successfully or not. A thaw before that is left to hold.
 	settled bool
 	frozen  bool
@@ -65,6 +65,16 @@ type visits struct {
 
 func newVisits(netns string) *visits {
 	return &visits{netns: netns, begin: make(chan struct{}, 1), typed: make(chan struct{}, 1)}
+}
+
+// isGone reports whether its thaw is known.
+func (q *still) isGone() bool {
+	select {
+	case <-q.gone:
+		return true
+	default:
+		return false
+	}
 }
 
 // place returns where the pod's processes are.

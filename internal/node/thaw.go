@@ -98,14 +98,15 @@ func (d *daemon) tell() {
 	}
 }
 
-// thaw lets a pod run again, unless it runs already, and reports that. seq is the decision that caused it; 0 stands
-// for the decision that froze the pod.
+// thaw lets a pod run again, unless it runs already, and reports that. seq is the decision that caused it; 0 if
+// there was none.
 func (d *daemon) thaw(q *still, seq uint64, reason string) {
 	q.end()
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.seq = max(q.seq, seq)
 	if !q.settled {
-		return
+		return // hold will thaw it
 	}
 	if !q.running {
 		d.thawCgroup(q)
@@ -122,7 +123,7 @@ func (d *daemon) thaw(q *still, seq uint64, reason string) {
 		d.log.Warn("the record of a frozen pod stays", "pod", q.id, "error", err)
 	}
 	d.reportFrozen(&wire.Frozen{
-		Service: q.addr(), PodID: q.id, Seq: max(seq, q.seq), At: q.since, Reason: reason,
+		Service: q.addr(), PodID: q.id, Seq: q.seq, At: q.since, Reason: reason,
 	})
 }
 
