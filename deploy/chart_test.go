@@ -91,7 +91,8 @@ func TestImageTagFollowsVersion(t *testing.T) {
 
 func containers(r *rendered) []corev1.Container {
 	return slices.Concat(r.daemon.Spec.Template.Spec.InitContainers, r.daemon.Spec.Template.Spec.Containers,
-		r.controller.Spec.Template.Spec.InitContainers, r.controller.Spec.Template.Spec.Containers)
+		r.controller.Spec.Template.Spec.InitContainers, r.controller.Spec.Template.Spec.Containers,
+		r.uninstall.Spec.Template.Spec.Containers)
 }
 
 // A selector matches the pods of its own component only.
@@ -107,6 +108,8 @@ func TestSelectorsMatchTheirComponent(t *testing.T) {
 			}
 		}
 		check("deployment", r.controller.Spec.Selector, controller, daemon)
+		// That pod waits until there is none of them.
+		check("deployment", r.controller.Spec.Selector, controller, r.uninstall.Spec.Template.Labels)
 		check("daemon set", r.daemon.Spec.Selector, daemon, controller)
 		check("disruption budget", r.budgets[0].Spec.Selector, controller, daemon)
 		for _, p := range r.policies {
@@ -346,6 +349,29 @@ func TestBudgetsAndSizesReachTheDaemon(t *testing.T) {
 	}
 }
 
+// An uninstallation starts a pod only if there may be something that it has to undo.
+func TestUninstallingStartsAPodOnlyWhereItIsNeeded(t *testing.T) {
+	for set, want := range map[string]bool{
+		"requests.enabled=false": false, "requests.enabled=true": true, "daemon.freezing.enabled=true": true,
+	} {
+		r := render(t, "--set", set)
+		if got := r.uninstall.Name != ""; got != want {
+			t.Errorf("%s: %v", set, got)
+		}
+		if !want {
+			continue
+		}
+		if r.uninstall.Annotations["helm.sh/hook"] != "pre-delete" {
+			t.Errorf("%s: %v", set, r.uninstall.Annotations)
+		}
+		spec := r.uninstall.Spec.Template.Spec
+		if deployment := "--deployment=" + namespace + "/" + r.controller.Name; !slices.Contains(spec.Containers[0].Args,
+			deployment) || spec.ServiceAccountName != r.controller.Spec.Template.Spec.ServiceAccountName {
+			t.Errorf("%s: %s with %v", set, spec.ServiceAccountName, spec.Containers[0].Args)
+		}
+	}
+}
+
 // The program has every flag that the chart passes.
 func TestChartPassesKnownFlags(t *testing.T) {
 	program, err := e2e.Wangell(t.TempDir())
@@ -354,15 +380,16 @@ func TestChartPassesKnownFlags(t *testing.T) {
 	}
 	r := render(t, everything...)
 	for _, c := range containers(r) {
-		help, err := exec.CommandContext(t.Context(), program, c.Args[0], "--help").CombinedOutput()
+		command := c.Args[:slices.IndexFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "-") })]
+		help, err := exec.CommandContext(t.Context(), program, append(slices.Clone(command), "--help")...).CombinedOutput()
 		if err != nil {
-			t.Errorf("wangell %s --help: %v", c.Args[0], err)
+			t.Errorf("wangell %s --help: %v", command, err)
 			continue
 		}
-		for _, arg := range c.Args[1:] {
+		for _, arg := range c.Args[len(command):] {
 			flag, _, _ := strings.Cut(arg, "=")
 			if !slices.Contains(strings.Fields(string(help)), flag) {
-				t.Error(fmt.Errorf("wangell %s has no flag %s", c.Args[0], flag))
+				t.Error(fmt.Errorf("wangell %s has no flag %s", command, flag))
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -48,6 +49,7 @@ type rendered struct {
 	classes    []nodev1.RuntimeClass
 	envoy      appsv1.DaemonSet
 	controller appsv1.Deployment
+	uninstall  batchv1.Job
 	caches     []appsv1.Deployment
 	settings   []corev1.ConfigMap // of caches
 	services   []corev1.Service
@@ -170,6 +172,9 @@ func decode(t *testing.T, text string) *rendered {
 			} else {
 				r.controller = v
 			}
+		case "batch/v1/Job":
+			into(&r.uninstall)
+			add(r.uninstall.ObjectMeta)
 		case "v1/Service":
 			var v corev1.Service
 			into(&v)

@@ -119,23 +119,30 @@ func TestControllerMayResizePods(t *testing.T) {
 
 func TestControllerHasNoRightsOnTheNode(t *testing.T) {
 	for name, r := range variants(t) {
-		spec := r.controller.Spec.Template.Spec
-		s, pod := spec.Containers[0].SecurityContext, spec.SecurityContext
-		if !*pod.RunAsNonRoot || *pod.RunAsUser == 0 ||
-			pod.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-			t.Errorf("%s: pod %+v", name, pod)
+		hasNoRightsOnTheNode(t, name, r.controller.Spec.Template.Spec)
+		if r.uninstall.Name != "" {
+			hasNoRightsOnTheNode(t, name+", uninstall", r.uninstall.Spec.Template.Spec)
 		}
-		if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
-			!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) != 0 {
-			t.Errorf("%s: container %+v", name, s)
-		}
-		if spec.HostNetwork || spec.HostPID || spec.HostIPC {
-			t.Errorf("%s: shares namespaces of the node", name)
-		}
-		for _, v := range spec.Volumes {
-			if v.HostPath != nil {
-				t.Errorf("%s: mounts %s of the node", name, v.HostPath.Path)
-			}
+	}
+}
+
+func hasNoRightsOnTheNode(t *testing.T, name string, spec corev1.PodSpec) {
+	t.Helper()
+	s, pod := spec.Containers[0].SecurityContext, spec.SecurityContext
+	if !*pod.RunAsNonRoot || *pod.RunAsUser == 0 ||
+		pod.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("%s: pod %+v", name, pod)
+	}
+	if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
+		!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) != 0 {
+		t.Errorf("%s: container %+v", name, s)
+	}
+	if spec.HostNetwork || spec.HostPID || spec.HostIPC {
+		t.Errorf("%s: shares namespaces of the node", name)
+	}
+	for _, v := range spec.Volumes {
+		if v.HostPath != nil {
+			t.Errorf("%s: mounts %s of the node", name, v.HostPath.Path)
 		}
 	}
 }

@@ -22,6 +22,8 @@ import (
 	"wangell.loutres.me/internal/operator"
 )
 
+const kubeconfigUsage = "kubeconfig file to reach the API server (default: the pod's, $KUBECONFIG or ~/.kube/config)"
+
 // controllerFlags are the flags of the controller command.
 type controllerFlags struct {
 	config                                operator.Config
@@ -87,8 +89,8 @@ without it; only a sleeping service has to wait.`,
 	f.StringVar(&c.config.APIAddress, "api-address", "",
 		"TCP address for users (kubectl wangell), with their own rights, the same port on all controllers; empty: none")
 	f.StringVar(&c.config.HealthAddress, "health-address", ":8081", "TCP address of /healthz and /readyz; empty: none")
-	f.StringVar(&c.kubeconfig, "kubeconfig", "",
-		"kubeconfig file to reach the API server (default: the pod's, $KUBECONFIG or ~/.kube/config)")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", kubeconfigUsage)
+	cmd.AddCommand(newControllerClean(g))
 	return cmd
 }
 
@@ -139,7 +141,7 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 		return err
 	}
 	if c.config.Rest, err = restConfig(c.kubeconfig); err != nil {
-		return fmt.Errorf("configuration to reach the API server: %w: give --kubeconfig", err)
+		return err
 	}
 	shortenSlices()
 	return operator.Run(cmd.Context(), c.config)
@@ -150,7 +152,11 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 func restConfig(file string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("configuration to reach the API server: %w: give --kubeconfig", err)
+	}
+	return config, nil
 }
 
 // parseName parses "NAMESPACE/NAME".

@@ -52,6 +52,20 @@ func (r *reconciler) setKept(ctx context.Context, s *v1alpha1.WangellService, ke
 	if kept == isKept(s) {
 		return 0, nil
 	}
+	switch err := writeKept(ctx, r.client, s, kept); {
+	case apierrors.IsConflict(err):
+		return statusDelay, nil // the cache is late
+	case apierrors.IsNotFound(err):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("finalizer %s: %w", v1alpha1.FinalizerRevision, err)
+	}
+	return 0, nil
+}
+
+// writeKept gives a service the finalizer or removes it, unless somebody has changed the service since it was read. It
+// changes s to the service as it is written.
+func writeKept(ctx context.Context, c client.Client, s *v1alpha1.WangellService, kept bool) error {
 	next := s.DeepCopy()
 	if kept {
 		controllerutil.AddFinalizer(next, v1alpha1.FinalizerRevision)
@@ -60,16 +74,11 @@ func (r *reconciler) setKept(ctx context.Context, s *v1alpha1.WangellService, ke
 	}
 	// A merge patch replaces the whole list: others may have changed it since s was read.
 	patch := client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})
-	switch err := r.client.Patch(ctx, next, patch, client.FieldOwner(fieldManager)); {
-	case apierrors.IsConflict(err):
-		return statusDelay, nil // the cache is late
-	case apierrors.IsNotFound(err):
-		return 0, nil
-	case err != nil:
-		return 0, fmt.Errorf("finalizer %s: %w", v1alpha1.FinalizerRevision, err)
+	if err := c.Patch(ctx, next, patch, client.FieldOwner(fieldManager)); err != nil {
+		return err
 	}
 	*s = *next
-	return 0, nil
+	return nil
 }
 
 // leaving is what is known of a revision that is being deleted.

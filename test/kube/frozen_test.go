@@ -28,12 +28,8 @@ import (
 func testFrozen(t *testing.T) {
 	const key, grace = "default/frozen", 3600
 	const probe = "{tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 60}"
-	doc := strings.Replace(manifest(key, fmt.Sprintf("idleTimeout: 600\nsleep: {freezeAfter: 1s}\n"+
-		"template:\n  spec:\n    terminationGracePeriodSeconds: %d\n    containers:\n    - name: server\n      image: %s\n"+
-		"      resources: {requests: {cpu: 50m, memory: 40Mi}}\n"+
-		"      env: [{name: MODE, value: lines}]\n      stdin: true\n      readinessProbe: %s\n      livenessProbe: %s",
-		grace, serverImage, probe, probe)), "  image: "+serverImage+"\n", "", 1)
-	lab.apply(t, doc)
+	lab.apply(t, frozenManifest(key, grace,
+		"      stdin: true\n      readinessProbe: "+probe+"\n      livenessProbe: "+probe))
 	address := lab.address(t, key)
 	k := e2e.MustConverse(t, lab.client, address)
 	k.MustEcho(t, "awake")
@@ -90,6 +86,16 @@ func testFrozen(t *testing.T) {
 	}
 	e2e.Must(lab.kubectl("", "wait", "--for=delete", "-n", pod.Namespace, "pod/"+pod.Name,
 		"--timeout="+e2e.Patience.String()))(t)
+}
+
+// frozenManifest is a service whose pod is frozen after a second, and has requests. grace is its grace period in
+// seconds, and container holds further fields of its container.
+func frozenManifest(key string, grace int, container string) string {
+	doc := manifest(key, fmt.Sprintf("idleTimeout: 600\nsleep: {freezeAfter: 1s}\n"+
+		"template:\n  spec:\n    terminationGracePeriodSeconds: %d\n    containers:\n    - name: server\n      image: %s\n"+
+		"      resources: {requests: {cpu: 50m, memory: 40Mi}}\n      env: [{name: MODE, value: lines}]\n%s",
+		grace, serverImage, container))
+	return strings.Replace(doc, "  image: "+serverImage+"\n", "", 1)
 }
 
 // attach runs kubectl attach --stdin in a pod. The returned function types a line, and waits until the server in the

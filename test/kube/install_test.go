@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/reservation"
 	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/envoytest"
 	"wangell.loutres.me/internal/testutil/programimage"
@@ -220,6 +222,50 @@ func uninstall() error {
 		}
 	}
 	return err
+}
+
+// testUninstall removes the product while a revision has a finalizer and a frozen pod has given its requests back.
+func testUninstall(t *testing.T) {
+	if err := helm(root, thisTag); err != nil { // no change, unless testUpgrade was left out
+		t.Fatal(err)
+	}
+	const frozen, revision = "removed/frozen", "removed/v1"
+	lab.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: removed}\n")
+	lab.apply(t, `
+apiVersion: wangell.loutres.me/v1alpha1
+kind: WangellService
+metadata: {name: shop, namespace: removed}
+spec:
+  port: 80
+  balancing: {level: Request}
+  traffic: [{revision: v1, percent: 100}]
+---
+`+manifest(revision, "balancing: {level: Request}")+"---\n"+frozenManifest(frozen, 30, ""))
+	e2e.MustConverse(t, lab.client, lab.address(t, frozen)).MustEcho(t, "awake")
+	lab.untilFrozen(t, frozen)
+	lab.untilReserved(t, frozen, "1m 8Mi", func() {})
+	var s v1alpha1.WangellService
+	e2e.Eventually(t, revision+" has a finalizer", func() (bool, string) {
+		err := lab.read(revision, &s)
+		return slices.Contains(s.Finalizers, v1alpha1.FinalizerRevision), fmt.Sprint(s.Finalizers, err)
+	})
+	if err := uninstall(); err != nil {
+		t.Fatal(err)
+	}
+	lab.untilReserved(t, frozen, "50m 40Mi", func() {})
+	if pod := lab.pod(t, frozen); reservation.Noted(&pod) {
+		t.Errorf("annotations %v", pod.Annotations)
+	}
+	if err := lab.read(revision, &s); err != nil || len(s.Finalizers) > 0 {
+		t.Errorf("finalizers %v, %v", s.Finalizers, err)
+	}
+	for _, left := range []string{"jobs", "pods"} {
+		got := e2e.Must(lab.kubectl("", "get", left, "-n", productNamespace, "-o", "name"))(t)
+		if got != "" {
+			t.Errorf("left in %s: %s", productNamespace, got)
+		}
+	}
+	e2e.Must(lab.kubectl("", "delete", "wgs", "--all", "-n", "removed", "--timeout="+e2e.Patience.String()))(t)
 }
 
 // testUpgrade upgrades from the previous commit while connections are open and new ones are made.

@@ -90,6 +90,7 @@ func TestCluster(t *testing.T) {
 	for _, p := range alone {
 		run(t, p, false)
 	}
+	run(t, part{"an uninstallation leaves services that can be deleted", testUninstall}, false)
 }
 
 // logs returns what controller and daemons have logged since a time.
