@@ -67,19 +67,47 @@ func testPeers(t *testing.T) {
 			return slices.Contains(list, fixed), fmt.Sprint(list)
 		})
 	}
-	var fromPeers, fromRegistry float64
+	wantShared(t, ref, float64(len(lab.nodes)-1), 0, 0)
+	e2e.MustAsk(t, lab.client, lab.address(t, key))
+	e2e.Must(lab.kubectl("", "delete", "wgs", "shared", "--wait"))(t)
+	t.Run("also what kubelet pulls at a wake", testPeersAtWakes)
+}
+
+// testPeersAtWakes wakes a service on one node and then one on another, whose image nobody has pulled before.
+func testPeersAtWakes(t *testing.T) {
+	ref := pushLarge(t)
+	peersBefore, registryBefore := mirrored(t)
+	for i, n := range lab.nodes[:2] {
+		key := fmt.Sprintf("default/shared-%d", i)
+		doc := strings.ReplaceAll(on(n, key), serverImage, ref)
+		lab.apply(t, strings.Replace(doc, "spec:\n", "spec:\n  imagePull: {when: Wake}\n", 1))
+		e2e.MustAsk(t, lab.client, lab.address(t, key))
+	}
+	wantShared(t, ref, 1, peersBefore, registryBefore)
+}
+
+// wantShared checks that the registry has sent an image at most once and peers have sent it a number of times, since
+// the mirrors had received so many bytes.
+func wantShared(t *testing.T, ref string, times, peersBefore, registryBefore float64) {
+	t.Helper()
+	fromPeers, fromRegistry := mirrored(t)
+	fromPeers, fromRegistry = fromPeers-peersBefore, fromRegistry-registryBefore
+	size := sizeOf(t, ref)
+	if fromPeers < 0.9*times*size || fromRegistry > 1.1*size {
+		t.Errorf("%.1f MB came from peers and %.1f MB from the registry: want each byte from it once, of %.1f MB",
+			fromPeers/1e6, fromRegistry/1e6, size/1e6)
+	}
+}
+
+// mirrored returns the bytes of images that the mirrors of all nodes have received from each source.
+func mirrored(t *testing.T) (fromPeers, fromRegistry float64) {
+	t.Helper()
 	for _, n := range lab.nodes {
 		p, r := n.mirrored(t, "peer"), n.mirrored(t, "registry")
 		t.Logf("%s: %.1f MB from peers, %.1f MB from the registry", n.name, p/1e6, r/1e6)
 		fromPeers, fromRegistry = fromPeers+p, fromRegistry+r
 	}
-	size, others := sizeOf(t, ref), float64(len(lab.nodes)-1)
-	if fromPeers < 0.9*others*size || fromRegistry > 1.1*size {
-		t.Errorf("%.1f MB came from peers and %.1f MB from the registry: want each byte from it once, of %.1f MB",
-			fromPeers/1e6, fromRegistry/1e6, size/1e6)
-	}
-	e2e.MustAsk(t, lab.client, lab.address(t, key))
-	e2e.Must(lab.kubectl("", "delete", "wgs", "shared", "--wait"))(t)
+	return fromPeers, fromRegistry
 }
 
 // sizeOf returns the size in bytes of what a node pulls of an image in the cluster's registry.
