@@ -32,6 +32,9 @@ func (d *daemon) configureFronts() error {
 		}
 		s.mu.Unlock()
 	}
+	// In a cluster, an Envoy may run that is not wanted yet. Without a server it would start only after 30 s, in which it
+	// waits for its configuration.
+	wanted = wanted || d.cri != nil
 	if !wanted && f.server == nil || !d.knowsPods(all) {
 		return nil
 	}

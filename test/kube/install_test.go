@@ -178,14 +178,12 @@ func helm(src, tag string, values ...string) error {
 	if src == root {
 		values = append(values, "lazy.enabled=true", "daemon.freezing.enabled=true")
 	}
-	// The chart of the previous commit may be older.
-	if _, err := os.Stat(filepath.Join(src, "deploy/chart/templates/envoy.yaml")); err == nil {
-		args = append(args, "--set", "requests.enabled=true", "--set", "requests.image.repository="+lab.Registry.Address+
-			"/envoy", "--set", "requests.image.tag="+envoytest.Version(), "--set", "requests.image.digest=")
-		if src == root {
-			values = append(values, "requests.drainSeconds=5")
-		}
+	drain := "requests.drainSeconds=5"
+	if src != root {
+		drain = "requests.drainSeconds=4" // so that the upgrade replaces Envoy as well
 	}
+	values = append(values, "requests.enabled=true", "requests.image.repository="+lab.Registry.Address+"/envoy",
+		"requests.image.tag="+envoytest.Version(), "requests.image.digest=", drain)
 	for _, v := range values {
 		args = append(args, "--set", v)
 	}
