@@ -349,10 +349,11 @@ func TestBudgetsAndSizesReachTheDaemon(t *testing.T) {
 	}
 }
 
-// An uninstallation starts a pod only if there may be something that it has to undo.
-func TestUninstallingStartsAPodOnlyWhereItIsNeeded(t *testing.T) {
+// Its Job would end the controllers if it were applied with the output of helm template.
+func TestOnlyHelmRunsTheUninstallation(t *testing.T) {
 	for set, want := range map[string]bool{
-		"requests.enabled=false": false, "requests.enabled=true": true, "daemon.freezing.enabled=true": true,
+		"requests.enabled=true": false, "daemon.freezing.enabled=true": false, "uninstall.hook=Never": false,
+		"uninstall.hook=Always": true,
 	} {
 		r := render(t, "--set", set)
 		if got := r.uninstall.Name != ""; got != want {

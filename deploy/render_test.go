@@ -283,6 +283,7 @@ var everything = []string{
 	"--set", "daemon.peers.enabled=true,daemon.peers.rate=1000000,cache.enabled=true",
 	"--set", "api.users[0].kind=Group,api.users[0].name=developers,api.users[0].apiGroup=rbac.authorization.k8s.io",
 	"--set", "requests.enabled=true,requests.threads=2,requests.podLabels.a=b,requests.podAnnotations.a=b",
+	"--set", "uninstall.hook=Always",
 	"--set", "traces.endpoint=http://collector.example:4317",
 	"--set", "sizes.flowsPerSource=100,sizes.flowsPerService=200",
 	"--set", "daemon.extraArgs={--log-level=debug},controller.extraArgs={--log-level=debug}",

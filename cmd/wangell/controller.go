@@ -90,7 +90,6 @@ without it; only a sleeping service has to wait.`,
 		"TCP address for users (kubectl wangell), with their own rights, the same port on all controllers; empty: none")
 	f.StringVar(&c.config.HealthAddress, "health-address", ":8081", "TCP address of /healthz and /readyz; empty: none")
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", kubeconfigUsage)
-	cmd.AddCommand(newControllerClean(g))
 	return cmd
 }
 

@@ -34,6 +34,8 @@ has started, and then lets that same SYN through.`,
 	root.SetHelpCommandGroupID(groupMachine)
 	root.SetCompletionCommandGroupID(groupMachine)
 	g.register(root)
+	controller := newController(g)
+	controller.AddCommand(newControllerClean(g))
 	root.AddCommand(
 		newUp(g),
 		newDown(g),
@@ -44,7 +46,7 @@ has started, and then lets that same SYN through.`,
 		newImport(),
 		newImage(g),
 		newVolume(g),
-		newController(g),
+		controller,
 		newDaemon(g),
 		newLab(),
 		newDoctor(),

@@ -4,7 +4,9 @@ package node
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,14 +20,33 @@ import (
 	"wangell.loutres.me/internal/cri/critest"
 )
 
+// logged is a slog.Handler that has got a message.
+type logged struct {
+	slog.Handler
+	message string
+	once    sync.Once
+	came    chan struct{}
+}
+
+func (l *logged) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == l.message {
+		l.once.Do(func() { close(l.came) })
+	}
+	return l.Handler.Handle(ctx, r)
+}
+
 // Envoy's pod is Ready once Envoy has its configuration, or has waited for it for 30 s.
 func TestEnvoyOfAClusterIsConfiguredBeforeAServiceNeedsIt(t *testing.T) {
 	runtime := critest.New(t)
 	runtime.Start()
 	socket := filepath.Join(t.TempDir(), "xds.sock")
-	w := newWorld(t, func(c *Config) { c.CRI, c.CgroupRoot, c.EnvoySocket = runtime.Path, "/sys/fs/cgroup", socket })
+	log := &logged{
+		Handler: slog.Default().Handler(), message: "cannot use an Envoy; tried again", came: make(chan struct{}),
+	}
+	w := newWorld(t, func(c *Config) {
+		c.CRI, c.CgroupRoot, c.EnvoySocket, c.Log = runtime.Path, "/sys/fs/cgroup", socket, slog.New(log)
+	})
 	b := w.pod(1)
-	runtime.Pod("envoy", "", b.Netns, b.Addr.Addr().String())
 
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -47,6 +68,14 @@ func TestEnvoyOfAClusterIsConfiguredBeforeAServiceNeedsIt(t *testing.T) {
 	for _, kind := range []string{resource.ClusterType, resource.ListenerType} {
 		if err := stream.Send(&discovery.DeltaDiscoveryRequest{Node: node, TypeUrl: kind}); err != nil {
 			t.Fatal(err)
+		}
+		if kind == resource.ClusterType { // the container runtime does not know its pod at first
+			select {
+			case <-log.came:
+			case <-ctx.Done():
+				t.Fatal("an Envoy without a pod is used")
+			}
+			runtime.Pod("envoy", "", b.Netns, b.Addr.Addr().String())
 		}
 		r, err := stream.Recv()
 		if err != nil {

@@ -6,18 +6,24 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
+	"wangell.loutres.me/internal/backoff"
 	"wangell.loutres.me/internal/envoy"
 	"wangell.loutres.me/internal/wire"
+)
+
+// Pauses before an Envoy whose network was not found is tried again.
+const (
+	firstFrontPause   = 200 * time.Millisecond
+	longestFrontPause = 30 * time.Second
 )
 
 // frontConnected makes an Envoy that has connected the front of services. It returns once Envoy may have its resources,
 // or is gone.
 func (d *daemon) frontConnected(ctx context.Context, p envoy.Proxy) {
-	network, err := d.findFront(ctx, &p)
-	if err != nil {
-		d.log.Error("cannot use an Envoy", "error", err)
-		<-ctx.Done()
+	network, ok := d.locateFront(ctx, &p)
+	if !ok {
 		return
 	}
 	f := &d.fronts
@@ -46,6 +52,27 @@ func (d *daemon) frontConnected(ctx context.Context, p envoy.Proxy) {
 		}
 	})
 	f.notify()
+}
+
+// locateFront is findFront, which it repeats until it succeeds: the container runtime may be away, or just too busy to
+// answer. ok is false if ctx has ended before that.
+func (d *daemon) locateFront(ctx context.Context, p *envoy.Proxy) (_ podNetwork, ok bool) {
+	for pause := time.Duration(0); ; {
+		network, err := d.findFront(ctx, p)
+		if err == nil {
+			return network, true
+		}
+		if ctx.Err() != nil {
+			return podNetwork{}, false
+		}
+		pause = backoff.Next(pause, firstFrontPause, longestFrontPause)
+		d.log.Error("cannot use an Envoy; tried again", "error", err, "in", pause)
+		select {
+		case <-ctx.Done():
+			return podNetwork{}, false
+		case <-time.After(pause):
+		}
+	}
 }
 
 // findFront finds the network of an Envoy, in a cluster by its pod.

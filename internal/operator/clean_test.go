@@ -125,7 +125,8 @@ func TestCleanWorksWithoutControllers(t *testing.T) {
 func TestCleanNamesPodsWhoseRequestsItCannotRestore(t *testing.T) {
 	w := newWorld(t, nil)
 	w.revision("v1")
-	w.smallPod("broken", map[string]string{v1alpha1.LabelService: "broken"}, map[string]string{reservation.Annotation: "?"})
+	w.smallPod("broken", map[string]string{v1alpha1.LabelService: "broken"},
+		map[string]string{reservation.Annotation: "?"})
 	w.smallPod("frozen", map[string]string{v1alpha1.LabelService: "frozen"},
 		map[string]string{reservation.Annotation: `{"app":{"cpu":"1"}}`})
 	err := w.clean(patience, "gone")
