@@ -10,10 +10,10 @@
  * and a forged segment would fit more easily. */
 #define OLD_ACK (1 << 20)
 
-/* Moves a sequence number forward to another, unless it is beyond that already. A plain store could undo that of a CPU
- * that follows a later segment at the same time. Nothing might correct that: of a window that seems closed, the peer's
- * segments do not fit the flow, and so neither do their acknowledgments, which open it further. Three attempts suffice
- * unless four CPUs follow one flow at the same moment. */
+/* Moves a sequence number forward, and never back. A plain store could overwrite the number of a later segment, which
+ * another CPU follows at the same time. That might last until the connection ends: while the recorded window is too
+ * small, the peer's segments do not fit the flow, and nor do the acknowledgments of them, which would enlarge it. Three
+ * attempts suffice unless four CPUs follow one flow at the same moment. */
 static __always_inline void seq_raise(__u32 *at, __u32 to)
 {
 	for (int i = 0; i < 3; i++) {
