@@ -16,6 +16,7 @@
  * attempts suffice unless four CPUs follow one flow at the same moment. */
 static __always_inline void seq_raise(__u32 *at, __u32 to)
 {
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < 3; i++) {
 		__u32 was = *(volatile __u32 *)at;
 		if (seq_diff(to, was) <= 0 || __sync_val_compare_and_swap(at, was, to) == was)
@@ -133,7 +134,8 @@ static __always_inline int track_handshake(const struct flow_key *k, struct flow
 		return 0;
 	if (seq_diff(p->seq, f->ack[IN]) <= 0 || seq_diff(p->seq, f->seq[OUT]) > 0)
 		learn_pod_seq(f, p, p->seq);
-	seq_raise(&f->seq[IN], p->ack);
+	if (seq_diff(p->ack, f->seq[IN]) > 0)
+		f->seq[IN] = p->ack;
 	flow_establish(k, f);
 	return 1;
 }

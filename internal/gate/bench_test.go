@@ -304,7 +304,7 @@ func TestProgramsAndMapsStaySmall(t *testing.T) {
 		verified, _ := info.VerifiedInstructions()
 		t.Logf("%-16s %5d instructions, %6d bytes of machine code, %6d instructions verified", info.Name, size/8, jited,
 			verified)
-		if size/8 > 7872 {
+		if size/8 > 7936 {
 			t.Errorf("%s has %d instructions", info.Name, size/8)
 		}
 	}
