@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,6 +34,20 @@ func (l *lab) foreignMaps() map[string]bool {
 	return l.foreign
 }
 
+// isGone reports whether an eBPF map no longer exists: another gate makes some for an instant, when it is attached anew.
+func isGone(id string) bool {
+	var number ebpf.MapID
+	if _, err := fmt.Sscan(id, &number); err != nil {
+		return false
+	}
+	m, err := ebpf.NewMapFromID(number)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	m.Close()
+	return false
+}
+
 // isForeign reports whether a line of a difference is about an eBPF object of another process: a map that it holds, or
 // a program with such a map.
 func isForeign(line string, foreign map[string]bool) bool {
@@ -44,7 +59,7 @@ func isForeign(line string, foreign map[string]bool) bool {
 	program := id
 	switch {
 	case strings.HasPrefix(line, "left: eBPF map"):
-		return foreign[id]
+		return foreign[id] || isGone(id)
 	case strings.HasPrefix(line, "left: eBPF link"):
 		_, program, _ = strings.Cut(tail, "of program ")
 	case !strings.HasPrefix(line, "left: eBPF program"):
