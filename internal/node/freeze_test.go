@@ -36,12 +36,14 @@ func emptyCgroup(t *testing.T) (path string) {
 	return path
 }
 
-// The controller waits for the answer to its last decision, which may follow the one before at any moment.
-func TestLastOfSeveralFreezesIsAnswered(t *testing.T) {
-	cgroup := emptyCgroup(t)
-	w := newWorld(t)
+// usedPod wakes a service, whose pod has answered a request and may be frozen after some seconds. cgroup is one to freeze
+// in place of the pod's.
+func usedPod(t *testing.T, freezeAfter uint32) (w *world, cgroup string) {
+	t.Helper()
+	cgroup = emptyCgroup(t)
+	w = newWorld(t)
 	s := hello(0)
-	s.IdleSeconds, s.FreezeSeconds = 100, 100
+	s.IdleSeconds, s.FreezeSeconds = 100, freezeAfter
 	if err := w.server.SetServices([]wire.Service{s}); err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +55,12 @@ func TestLastOfSeveralFreezesIsAnswered(t *testing.T) {
 	if err := <-answered; err != nil {
 		t.Fatal(err)
 	}
+	return w, cgroup
+}
+
+// The controller waits for the answer to its last decision, which may follow the one before at any moment.
+func TestLastOfSeveralFreezesIsAnswered(t *testing.T) {
+	w, cgroup := usedPod(t, 100)
 	seq := uint64(0)
 	decide := func(frozen bool) {
 		seq++
@@ -88,21 +96,7 @@ func TestLastOfSeveralFreezesIsAnswered(t *testing.T) {
 // The controller may run on a machine with another clock, and returns the time of the last packet with the error of two
 // estimates.
 func TestPodIsFrozenUnlessItWasUsedSinceItWasIdle(t *testing.T) {
-	cgroup := emptyCgroup(t)
-	w := newWorld(t)
-	s := hello(0)
-	s.IdleSeconds, s.FreezeSeconds = 100, 2
-	if err := w.server.SetServices([]wire.Service{s}); err != nil {
-		t.Fatal(err)
-	}
-	answered := make(chan error, 1)
-	go func() { _, err := get(clientNet); answered <- err }()
-	await[*wire.Wake](w)
-	w.send(&wire.Backends{Service: vip, Generation: 1, Pods: []wire.Backend{w.pod(1)}})
-	w.listen(1)
-	if err := <-answered; err != nil {
-		t.Fatal(err)
-	}
+	w, cgroup := usedPod(t, 2)
 	last := await[*wire.Idle](w).LastPacket
 	seq := uint64(0)
 	freeze := func(pods ...wire.FrozenPod) bool {
