@@ -36,8 +36,8 @@ func emptyCgroup(t *testing.T) (path string) {
 	return path
 }
 
-// usedPod wakes a service, whose pod has answered a request and may be frozen after some seconds. cgroup is one to freeze
-// in place of the pod's.
+// usedPod wakes a service, whose pod has answered a request and may be frozen after some seconds. cgroup is one to
+// freeze in place of the pod's.
 func usedPod(t *testing.T, freezeAfter uint32) (w *world, cgroup string) {
 	t.Helper()
 	cgroup = emptyCgroup(t)
