@@ -34,7 +34,7 @@ func (l *lab) foreignMaps() map[string]bool {
 	return l.foreign
 }
 
-// isGone reports whether an eBPF map no longer exists: another gate makes some for an instant, when it is attached anew.
+// isGone reports whether an eBPF map no longer exists. Another gate makes some for an instant, to be attached anew.
 func isGone(id string) bool {
 	var number ebpf.MapID
 	if _, err := fmt.Sscan(id, &number); err != nil {
