@@ -161,12 +161,15 @@ func checkLayers(t *testing.T, report pullstat.Report, img v1.Image, sizes []int
 			t.Errorf("layer %d begins with %s", l.Number, l.Spans[0].Phase)
 		}
 	}
-	unpacking := func(l pullstat.LayerReport) float64 {
-		return l.Phases[pullstat.Decompress] + l.Phases[pullstat.Hash] + l.Phases[pullstat.Apply]
+	// Not what waits for the disk, which may be busy with something else.
+	computing := func(l pullstat.LayerReport) float64 {
+		return l.Phases[pullstat.Decompress] + l.Phases[pullstat.Hash]
 	}
-	if fatLayer, thin := report.Layers[fat-1], report.Layers[0]; unpacking(fatLayer) < unpacking(thin) {
-		t.Errorf("unpacking %d bytes took %v s, %d bytes %v s", fatLayer.Unpacked, unpacking(fatLayer), thin.Unpacked,
-			unpacking(thin))
+	fatLayer, thin := report.Layers[fat-1], report.Layers[0]
+	t.Logf("decompressing and hashing %d bytes took %.3f s, %d bytes %.3f s", fatLayer.Unpacked, computing(fatLayer),
+		thin.Unpacked, computing(thin))
+	if computing(fatLayer) < computing(thin) {
+		t.Error("the larger layer took less")
 	}
 }
 
