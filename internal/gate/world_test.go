@@ -272,7 +272,6 @@ type result struct {
 type testRun struct {
 	program    program
 	frame, out []byte
-	context    []byte
 	attr       testRunAttr
 }
 
@@ -306,7 +305,7 @@ func (w *world) prepare(p program, frame []byte, repeat uint32) *testRun {
 		}{mark: w.mark, ifindex: uint32(ifindex), gsoSegs: w.segs}
 		ctx = unsafe.Slice((*byte)(unsafe.Pointer(&skb)), unsafe.Sizeof(skb))
 	}
-	return &testRun{program: p, frame: frame, out: out, context: ctx, attr: testRunAttr{
+	return &testRun{program: p, frame: frame, out: out, attr: testRunAttr{
 		fd: uint32(prog.FD()), sizeIn: uint32(len(frame)), sizeOut: uint32(len(out)), dataIn: unsafe.Pointer(&frame[0]),
 		dataOut: unsafe.Pointer(&out[0]), repeat: repeat, ctxIn: uint32(len(ctx)), ctxDataIn: unsafe.Pointer(&ctx[0]),
 	}}

@@ -56,7 +56,7 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 			defer q.mu.Unlock()
 			q.seq = max(q.seq, m.Seq)
 			switch {
-			case q.isGone(): // thawed, which was reported for an earlier FREEZE
+			case d.freezing.find(p.id) != q: // thawed, which was reported for an earlier FREEZE
 				d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq})
 			case q.frozen && q.ctx.Err() == nil:
 				d.reportStill(q, "")

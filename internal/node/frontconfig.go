@@ -23,7 +23,10 @@ func (d *daemon) configureFronts() error {
 	defer f.publishing.Unlock()
 	all := d.allServices()
 	slices.SortFunc(all, func(a, b *service) int { return a.addr.Compare(b.addr) })
-	wanted, revisions := false, map[string]bool{} // revisions: services that may be some, and stay
+	// In a cluster, an Envoy may run that is not wanted yet. Without a server it would start only after 30 s, in which it
+	// waits for its configuration.
+	wanted := d.cri != nil
+	revisions := map[string]bool{} // services that may be some, and stay
 	for _, s := range all {
 		s.mu.Lock()
 		wanted = wanted || s.requests != nil
@@ -32,9 +35,6 @@ func (d *daemon) configureFronts() error {
 		}
 		s.mu.Unlock()
 	}
-	// In a cluster, an Envoy may run that is not wanted yet. Without a server it would start only after 30 s, in which it
-	// waits for its configuration.
-	wanted = wanted || d.cri != nil
 	if !wanted && f.server == nil || !d.knowsPods(all) {
 		return nil
 	}

@@ -67,16 +67,6 @@ func newVisits(netns string) *visits {
 	return &visits{netns: netns, begin: make(chan struct{}, 1), typed: make(chan struct{}, 1)}
 }
 
-// isGone reports whether its thaw is known.
-func (q *still) isGone() bool {
-	select {
-	case <-q.gone:
-		return true
-	default:
-		return false
-	}
-}
-
 // place returns where the pod's processes are.
 func (q *still) place() frozenPlace {
 	at := frozenPlace{cgroup: q.cgroup}

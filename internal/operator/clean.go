@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -170,9 +169,13 @@ func (c *cleaner) restoreRequests(ctx context.Context) error {
 		return fmt.Errorf("list the pods of services: %w", err)
 	}
 	var failed []error
-	for _, p := range slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !reservation.Noted(&p) }) {
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if !reservation.Noted(p) {
+			continue
+		}
 		name := Name{p.Namespace, p.Name}
-		if err := c.restore(ctx, &p); client.IgnoreNotFound(err) != nil {
+		if err := c.restore(ctx, p); client.IgnoreNotFound(err) != nil {
 			failed = append(failed, fmt.Errorf("pod %s: restore its requests: %w", name, err))
 			continue
 		}
