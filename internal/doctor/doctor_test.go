@@ -64,21 +64,6 @@ func TestMissingCapabilitiesAreFound(t *testing.T) {
 	}
 }
 
-func TestFilesystemsAndModulesAreFoundByName(t *testing.T) {
-	list := []byte("nodev\tsysfs\n\text4\nnodev\tbpf\n")
-	for name, want := range map[string]bool{"ext4": true, "bpf": true, "overlay": false, "sys": false, "": false} {
-		if got := hasFilesystem(list, name); got != want {
-			t.Errorf("hasFilesystem(%q) = %t, want %t", name, got, want)
-		}
-	}
-	modules := []byte("kernel/fs/overlayfs/overlay.ko.xz: kernel/lib/x.ko\nkernel/fs/fat/fat.ko:\n")
-	for name, want := range map[string]bool{"overlay": true, "fat": true, "x": false} {
-		if got := hasModule(modules, name); got != want {
-			t.Errorf("hasModule(%q) = %t, want %t", name, got, want)
-		}
-	}
-}
-
 func TestCgroupsOfAnEmptyFolderAreMissing(t *testing.T) {
 	if c := cgroups(t.TempDir()); !c.Bad() {
 		t.Errorf("got %+v, want a required check that is missing", c)

@@ -3,8 +3,6 @@
 package doctor
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	wangellgate "wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/kernelfs"
 )
 
 const (
-	kernelBTF       = "/sys/kernel/btf/vmlinux"
-	procFilesystems = "/proc/filesystems"
-	cgroupRoot      = "/sys/fs/cgroup"
-	jitEnable       = "/proc/sys/net/core/bpf_jit_enable"
-	seccompActions  = "/proc/sys/kernel/seccomp/actions_avail"
+	kernelBTF      = "/sys/kernel/btf/vmlinux"
+	cgroupRoot     = "/sys/fs/cgroup"
+	jitEnable      = "/proc/sys/net/core/bpf_jit_enable"
+	seccompActions = "/proc/sys/kernel/seccomp/actions_avail"
 )
 
 func kernel() []Check {
@@ -78,44 +76,16 @@ func fileCheck(path string, c Check) Check {
 	return c.ok(path)
 }
 
-// filesystem is ok if the kernel has a type of file system, built in or as a module. It does not try to mount one,
-// which would load the module.
+// filesystem is ok if the kernel has a type of file system, built in or as a module.
 func filesystem(name, release string, c Check) Check {
-	data, err := os.ReadFile(procFilesystems)
-	if err != nil {
+	found, err := kernelfs.Find(name, release)
+	switch {
+	case err != nil:
 		return c.skipped(err.Error())
+	case found == kernelfs.None:
+		return c.missing("not in " + kernelfs.Known + ", no module")
 	}
-	if hasFilesystem(data, name) {
-		return c.ok("in the kernel")
-	}
-	for _, list := range []string{"modules.dep", "modules.builtin"} {
-		data, err := os.ReadFile(filepath.Join("/lib/modules", release, list))
-		if err == nil && hasModule(data, name) {
-			return c.ok("module, loaded when needed")
-		}
-	}
-	return c.missing("not in " + procFilesystems + ", no module")
-}
-
-// hasFilesystem searches proc_filesystems(5), where each line is "nodev" or nothing, a tab, and a name.
-func hasFilesystem(data []byte, name string) bool {
-	for s := bufio.NewScanner(bytes.NewReader(data)); s.Scan(); {
-		if _, have, ok := strings.Cut(s.Text(), "\t"); ok && have == name {
-			return true
-		}
-	}
-	return false
-}
-
-// hasModule searches modules.dep or modules.builtin (modprobe(8)), where each line begins with a path.
-func hasModule(data []byte, name string) bool {
-	for s := bufio.NewScanner(bytes.NewReader(data)); s.Scan(); {
-		path, _, _ := strings.Cut(s.Text(), ":")
-		if base := filepath.Base(path); strings.HasPrefix(base, name+".ko") {
-			return true
-		}
-	}
-	return false
+	return c.ok(found)
 }
 
 // cgroups checks which kind of control groups is mounted at root (cgroups(7)).

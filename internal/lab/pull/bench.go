@@ -20,8 +20,9 @@ import (
 type bench struct {
 	p   Params
 	out lab.Output
-	// dir is a folder that is removed at the end; registry and helper are folders with only that program.
-	dir, registry, helper string
+	// dir is a folder that is removed at the end; registry, helper and maker are folders with only that program. maker
+	// has mkfs.erofs; it is empty if the machine cannot use the snapshotter erofs.
+	dir, registry, helper, maker string
 	// version is that of the containerd to measure.
 	version string
 	// none is an empty folder: the $PATH of a containerd without helpers.

@@ -14,6 +14,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"wangell.loutres.me/internal/erofs"
+	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/kernelfs"
 	"wangell.loutres.me/internal/testutil/debimage"
 )
 
@@ -22,8 +25,9 @@ const registryPackage, registryProgram = "docker-registry", "docker-registry"
 
 // program makes a program of a Debian package available: it unpacks the package and the libraries that it needs into
 // dir/PACKAGE, and returns dir/PACKAGE-bin, a folder with nothing but the program. Its version is that of the package.
-func program(ctx context.Context, dir, pkg, name string) (bin, version string, err error) {
-	built, err := debimage.Build(ctx, debimage.Recipe{Name: "pull-" + pkg, Packages: []string{pkg}})
+// suite is that of debimage.Recipe.
+func program(ctx context.Context, dir, suite, pkg, name string) (bin, version string, err error) {
+	built, err := debimage.Build(ctx, debimage.Recipe{Name: "pull-" + pkg, Packages: []string{pkg}, Suite: suite})
 	if err != nil {
 		return "", "", err
 	}
@@ -63,6 +67,29 @@ func program(ctx context.Context, dir, pkg, name string) (bin, version string, e
 	script := fmt.Sprintf("#!/bin/sh\nexec '%s' --library-path '%s' '%s' \"$@\"\n", loaders[0],
 		strings.Join(libraries, ":"), file)
 	return bin, version, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755)
+}
+
+// makerSuite is a release of Debian whose mkfs.erofs can read archives.
+const makerSuite = "trixie"
+
+// findMaker finds a mkfs.erofs that can read archives: the machine's own, or that of a newer release of Debian.
+func (b *bench) findMaker(ctx context.Context) error {
+	version := ""
+	own, err := erofs.Find(ctx, os.Getenv("PATH"))
+	if err == nil {
+		b.maker, version = filepath.Dir(own.File), own.Version
+	} else if b.maker, version, err = program(ctx, b.dir, makerSuite, erofs.Package, erofs.Program); err != nil {
+		return err
+	}
+	b.versions[erofs.Program] = version
+	return nil
+}
+
+// canErofs reports whether a version of containerd can use the snapshotter erofs on this kernel.
+func canErofs(containerd string) bool {
+	release := gate.KernelRelease()
+	found, err := kernelfs.Find(erofs.Snapshotter, release)
+	return err == nil && found != kernelfs.None && erofs.MountsFiles(release) && erofs.Supported(containerd)
 }
 
 // unpack unpacks an archive of folders, files and symbolic links into root. Links keep their targets, but absolute ones

@@ -220,7 +220,7 @@ func TestLinkIsLimited(t *testing.T) {
 // pullsOf returns two rounds of pulls in which each way of storing takes some seconds.
 func pullsOf() Samples {
 	s := Samples{Cores: 2, Analysed: 10, Advice: []Advice{{"zstd", 6}, {"hash", 0}, {"split", 1}}}
-	for i, j := range jobs(true, true) {
+	for i, j := range jobs(true, true, true) {
 		for round := range 3 {
 			p := Pull{Round: round + 1, Image: j.image, Settings: j.settings, Other: j.other, Containerd: "2.4.2",
 				Pull: 20 - float64(i)/2 + float64(round), Fetch: 1, Unpack: 5, CPU: 10, RegistryCPU: 1}

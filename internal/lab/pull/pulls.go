@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/pullstat"
 	"wangell.loutres.me/internal/pullstat/live"
 	"wangell.loutres.me/internal/testutil/netlab"
@@ -26,11 +28,18 @@ func of(images []string, all []job) []job {
 	return slices.DeleteFunc(slices.Clone(all), func(j job) bool { return !slices.Contains(images, j.image) })
 }
 
+// withOverlayfs are the images that are also pulled with recommended settings and the snapshotter overlayfs, if the
+// machine can use erofs.
+var withOverlayfs = []string{original, "zstd", "split", best}
+
 // jobs returns the pulls of one round. A containerd that cannot unpack in parallel has no such settings.
-func jobs(parallel, other bool) []job {
+func jobs(parallel, withErofs, other bool) []job {
 	var all []job
 	for _, v := range variants(0) {
 		all = append(all, job{v.name, Defaults, false}, job{v.name, Tuned, false})
+		if withErofs && slices.Contains(withOverlayfs, v.name) {
+			all = append(all, job{v.name, Overlayfs, false})
+		}
 	}
 	for _, c := range checked {
 		if c.settings == Parallel && parallel {
@@ -56,7 +65,7 @@ func (b *bench) pulls(ctx context.Context) error {
 			return err
 		}
 	}
-	round := of(b.p.Images, jobs(pullstat.UnpacksInParallel(b.version), b.p.Other != ""))
+	round := of(b.p.Images, jobs(pullstat.UnpacksInParallel(b.version), b.maker != "", b.p.Other != ""))
 	explained := of(b.p.Images, explainedJobs)
 	total := b.p.Rounds*len(round) + len(explained)
 	return b.withHub(ctx, 0, func(network *netlab.Net, h *hub) error {
@@ -90,8 +99,12 @@ func (b *bench) options(network *netlab.Net, h *hub, j job) live.Options {
 	switch j.settings {
 	case Parallel:
 		o.Unpackers = runtime.NumCPU()
-	case Tuned:
+	case Tuned, Overlayfs:
 		o.Path = b.helper
+		if j.settings == Tuned && b.maker != "" {
+			o.Path += string(filepath.ListSeparator) + b.maker
+			o.Snapshotter = erofs.Snapshotter
+		}
 		if !pullstat.UnpacksInParallel(b.version) {
 			break
 		}

@@ -99,15 +99,20 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	var version string
-	if b.registry, version, err = program(ctx, b.dir, registryPackage, registryProgram); err != nil {
+	if b.registry, version, err = program(ctx, b.dir, "", registryPackage, registryProgram); err != nil {
 		return err
 	}
 	b.versions["registry"] = version
 	helper := pullstat.GzipHelpers(b.version)[0]
-	if b.helper, version, err = program(ctx, b.dir, helper.Package, helper.Program); err != nil {
+	if b.helper, version, err = program(ctx, b.dir, "", helper.Package, helper.Program); err != nil {
 		return err
 	}
 	b.versions[helper.Program] = version
+	if slices.Contains(b.p.Parts, PartPulls) && canErofs(b.version) {
+		if err := b.findMaker(ctx); err != nil {
+			return err
+		}
+	}
 	b.none = filepath.Join(b.dir, "none")
 	if err := os.Mkdir(b.none, 0o755); err != nil {
 		return err

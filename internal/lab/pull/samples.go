@@ -29,7 +29,9 @@ const (
 	Defaults = "defaults"
 	// Parallel has one unpacker per core, as the advice of image analyse assumes.
 	Parallel = "parallel"
-	// Tuned are the recommended ones.
+	// Overlayfs are the recommended ones, except for the snapshotter: several unpackers, and a program for gzip.
+	Overlayfs = "overlayfs"
+	// Tuned are the recommended ones: those, and the snapshotter erofs if the machine can use it.
 	Tuned = "tuned"
 )
 

@@ -47,7 +47,7 @@ func (s *scratch) mounted(ctx context.Context, ref string, f func(root string) e
 	if err != nil {
 		return err
 	}
-	mounts, err := s.client.SnapshotService(snapshotter).View(ctx, "mounted", identity.ChainID(diffIDs).String())
+	mounts, err := s.client.SnapshotService(s.snapshotter).View(ctx, "mounted", identity.ChainID(diffIDs).String())
 	if err != nil {
 		return fmt.Errorf("snapshot of %s: %w", ref, err)
 	}

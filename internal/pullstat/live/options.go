@@ -2,7 +2,12 @@
 
 package live
 
-import "os"
+import (
+	"cmp"
+	"os"
+
+	"wangell.loutres.me/internal/runtime/containerd"
+)
 
 // Ways of pulling.
 const (
@@ -41,6 +46,8 @@ type Options struct {
 	// Downloads is the number of layers to download at once, through CRI; 0 means containerd's default, 3. Others need
 	// containerd 2.1, whose transfer service pulls for CRI.
 	Downloads int
+	// Snapshotter is containerd's; empty: overlayfs. With erofs, layers are unpacked by the differ of that name.
+	Snapshotter string
 	// Path is where containerd looks for programs, such as those that decompress; empty: this program's $PATH.
 	Path string
 	// Namespace is the file of the network namespace of containerd; empty: this program's. Through ViaContainerd this
@@ -53,6 +60,9 @@ type Options struct {
 	// Progress gets the stage and the bytes of it that are done; a total of 0 is not known yet. It may be nil.
 	Progress func(stage string, done, total int64)
 }
+
+// snapshotter is Snapshotter or its default, that of containerd's CRI plugin and of its client library.
+func (o Options) snapshotter() string { return cmp.Or(o.Snapshotter, containerd.DefaultSnapshotter) }
 
 // path returns where containerd looks for programs.
 func (o Options) path() string {

@@ -28,9 +28,6 @@ import (
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
-// snapshotter is the default one of containerd's CRI plugin and of its client library.
-const snapshotter = "overlayfs"
-
 // lockedBuffer is a buffer for several writers.
 type lockedBuffer struct {
 	mu sync.Mutex
@@ -54,7 +51,7 @@ func (s *scratch) pullClient(ctx context.Context, from source, unpackers int) ([
 	options := []client.RemoteOpt{
 		client.WithResolver(containerd.NewResolver(from.plain())),
 		client.WithPullUnpack,
-		client.WithPullSnapshotter(snapshotter),
+		client.WithPullSnapshotter(s.snapshotter),
 	}
 	if unpackers > 1 {
 		limit := client.WithUnpackLimiter(semaphore.NewWeighted(int64(unpackers)))

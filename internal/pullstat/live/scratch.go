@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/platforms"
 
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/tempdir"
@@ -36,9 +38,11 @@ const systemHosts = "/etc/containerd/certs.d"
 
 // scratch is a containerd with a folder of its own, both of which end with close.
 type scratch struct {
-	dir    *tempdir.Dir
-	proc   *process.Process
-	client *client.Client
+	dir         *tempdir.Dir
+	proc        *process.Process
+	client      *client.Client
+	snapshotter string
+	maker       erofs.Maker // if the snapshotter is erofs
 }
 
 // scratchConfig is a configuration in version 2, which containerd 1.3 to 2.x read. Records of level debug, in JSON,
@@ -91,7 +95,7 @@ func startScratch(ctx context.Context, o Options, plain []string) (_ *scratch, e
 	if err != nil {
 		return nil, fmt.Errorf("a throw-away containerd: %w", err)
 	}
-	s := &scratch{dir: dir}
+	s := &scratch{dir: dir, snapshotter: o.snapshotter()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -100,7 +104,7 @@ func startScratch(ctx context.Context, o Options, plain []string) (_ *scratch, e
 	if len(s.socket()) > 100 {
 		return nil, fmt.Errorf("folder %s: its path is too long for a socket: use a shorter one", o.Dir)
 	}
-	if err := s.writeConfig(o, plain); err != nil {
+	if err := s.writeConfig(ctx, o, plain); err != nil {
 		return nil, fmt.Errorf("configure a throw-away containerd: %w", err)
 	}
 	log, err := os.Create(s.logFile())
@@ -140,7 +144,7 @@ func (s *scratch) blob(digest string) string {
 	return s.path("root", "io.containerd.content.v1.content", "blobs", algorithm, hex)
 }
 
-func (s *scratch) writeConfig(o Options, plain []string) error {
+func (s *scratch) writeConfig(ctx context.Context, o Options, plain []string) error {
 	if err := os.Mkdir(s.path("tmp"), 0o700); err != nil {
 		return err
 	}
@@ -157,6 +161,13 @@ func (s *scratch) writeConfig(o Options, plain []string) error {
 	}
 	if o.Downloads > 0 {
 		more += fmt.Sprintf("  max_concurrent_downloads = %d\n", o.Downloads)
+	}
+	if o.snapshotter() == erofs.Snapshotter {
+		var err error
+		if s.maker, err = erofs.Find(ctx, o.path()); err != nil {
+			return err
+		}
+		more += s.maker.Config() + erofs.ConfigOfCRI(platforms.Format(platforms.DefaultSpec()))
 	}
 	if err := s.writeHosts(plain); err != nil {
 		return err

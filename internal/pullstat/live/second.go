@@ -12,6 +12,7 @@ import (
 	"hash"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/klauspost/compress/zstd"
 
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/pullstat"
 )
 
@@ -104,9 +106,13 @@ func (s *scratch) unpackAgain(ctx context.Context, digest string) (stage pullsta
 		compression.Uncompressed: "none", compression.Gzip: "gzip", compression.Zstd: "zstd",
 	}[plain.GetCompression()]
 	reader := &clockedReader{ctx: ctx, from: plain, hash: sha256.New(), stage: &stage}
-	_, err = archive.Apply(ctx, dir, reader,
-		archive.WithConvertWhiteout(archive.OverlayConvertWhiteout),
-		archive.WithFilter(func(*tar.Header) (bool, error) { stage.Files++; return true, nil }))
+	if s.snapshotter == erofs.Snapshotter {
+		err = s.maker.Make(ctx, reader, filepath.Join(dir, "layer"))
+	} else {
+		_, err = archive.Apply(ctx, dir, reader,
+			archive.WithConvertWhiteout(archive.OverlayConvertWhiteout),
+			archive.WithFilter(func(*tar.Header) (bool, error) { stage.Files++; return true, nil }))
+	}
 	if err != nil {
 		return stage, err
 	}
@@ -114,7 +120,31 @@ func (s *scratch) unpackAgain(ctx context.Context, digest string) (stage pullsta
 		return stage, err
 	}
 	stage.Apply = time.Since(begin) - stage.Decompress - stage.Hash
-	return stage, nil
+	if s.snapshotter == erofs.Snapshotter {
+		stage.Files, err = s.countFiles(digest)
+	}
+	return stage, err
+}
+
+// countFiles returns the number of entries in the archive of a blob.
+func (s *scratch) countFiles(digest string) (n int64, err error) {
+	blob, err := os.Open(s.blob(digest))
+	if err != nil {
+		return 0, err
+	}
+	defer blob.Close()
+	plain, err := compression.DecompressStream(blob)
+	if err != nil {
+		return 0, err
+	}
+	defer plain.Close()
+	for entries := tar.NewReader(plain); ; n++ {
+		if _, err := entries.Next(); errors.Is(err, io.EOF) {
+			return n, nil
+		} else if err != nil {
+			return n, err
+		}
+	}
 }
 
 // tryZstd compresses the beginning of a gzip layer with zstd and compares how long both take to decompress.

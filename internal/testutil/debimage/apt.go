@@ -97,21 +97,56 @@ func (a *apt) resolve(ctx context.Context, names []string) ([]Package, error) {
 	return packages, err
 }
 
+// debianKeys are the keys of Debian's releases.
+const debianKeys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+// useSuite makes a release of Debian the only source, in the archive of the machine's own release.
+func (a *apt) useSuite(ctx context.Context, suite string) error {
+	out, err := a.get(ctx, a.dir, "indextargets", "--format", "$(REPO_URI) $(LABEL)", "Created-By: Packages")
+	if err != nil {
+		return err
+	}
+	archive := ""
+	for line := range strings.Lines(string(out)) {
+		if uri, label, _ := strings.Cut(strings.TrimSpace(line), " "); label == "Debian" && archive == "" {
+			archive = uri
+		}
+	}
+	if archive == "" {
+		return fmt.Errorf("packages of %s: none of the machine's apt sources is Debian's archive", suite)
+	}
+	list := filepath.Join(a.dir, "sources.list")
+	text := fmt.Sprintf("deb [signed-by=%s] %s %s main\n", debianKeys, archive, suite)
+	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
+		return err
+	}
+	a.cache = "" // of what apt chooses from the machine's lists
+	if err := a.configure("Dir::Etc::SourceList %q; Dir::Etc::SourceParts \"/dev/null\";\n", list); err != nil {
+		return err
+	}
+	return a.update(ctx)
+}
+
+// configure adds settings to apt's configuration.
+func (a *apt) configure(format string, args ...any) error {
+	f, err := os.OpenFile(filepath.Join(a.dir, "apt.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, format, args...)
+	return errors.Join(err, f.Close())
+}
+
 // update downloads package lists into a folder below a.dir and uses them from then on.
 func (a *apt) update(ctx context.Context) error {
 	lists := filepath.Join(a.dir, "lists")
 	if err := os.MkdirAll(filepath.Join(lists, "partial"), 0o700); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(a.dir, "apt.conf"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
+	if err := a.configure("Dir::State::lists %q;\n", lists); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(f, "Dir::State::lists %q;\n", lists)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	_, err = a.get(ctx, a.dir, "-qq", "update")
+	_, err := a.get(ctx, a.dir, "-qq", "update")
 	return err
 }
 
