@@ -90,6 +90,12 @@ race: unit gate operator ## unit, gate and the tests of the operator
 operator: ## tests against an API server, with the race detector (root; needs cluster-build)
 	@$(call RACE,$(shell hack/packages.sh kube),$(ROOT))
 
+.PHONY: erofs
+erofs: ## tests with the snapshotter erofs, by the containerd of the cluster (root; needs cluster-build)
+	@export WANGELL_TEST_CONTAINERD="$$($(GO) run -C test/cluster . build | tail -1)/containerd"; \
+	$(GOTEST) $(CHEAP) $(ROOT) -run Erofs ./internal/image/convert ./internal/lab/pull; \
+	$(GOTEST) $(CHEAP) $(ROOT) -run Erofs ./internal/runtime/containerd # without a network: mkfs.erofs is in the cache now
+
 .PHONY: e2e
 e2e: ## end to end on one machine: the built program and real servers (root)
 	@$(GOTEST) -p 1 -timeout 60m $(ROOT) ./test/e2e/...
@@ -132,7 +138,7 @@ vm: ## other kernels, in emulated VMs: make vm [KERNELS="6.12 newest"] [ARCH=arm
 COMPUTE := nice -n 5
 BACKGROUND := nice -n 15
 COMPILE_AND_CHECK := knative-build check-generated chart-check lint release-check
-MORE_TESTS := gate kubernetes-build operator docs-check-kubernetes
+MORE_TESTS := gate kubernetes-build operator erofs docs-check-kubernetes
 
 .PHONY: test
 test: ## everything, as CI runs it: install what is missing, lint, all tests (root)

@@ -12,12 +12,17 @@ import (
 	"golang.org/x/term"
 
 	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/pullstat"
 	"wangell.loutres.me/internal/pullstat/live"
+	"wangell.loutres.me/internal/runtime/containerd"
 )
 
 // imageVias are the values of --via.
 var imageVias = []string{live.ViaContainerd, live.ViaCRI}
+
+// imageSnapshotters are the values of --snapshotter.
+var imageSnapshotters = []string{containerd.DefaultSnapshotter, erofs.Snapshotter}
 
 // defaultColumns is the width of the report where standard output is no terminal.
 const defaultColumns = 120
@@ -41,6 +46,7 @@ of docker login. TAR is an OCI layout or in the format of docker save; it is ser
 containerd by a registry on a loopback address. Root is needed.`,
 		Example: `  sudo wangell image analyse docker.io/library/nginx:1.28
   sudo wangell image analyse --via cri --svg pull.svg registry.example/team/model:v3
+  sudo wangell image analyse --snapshotter erofs --unpackers 4 registry.example/team/model:v3
   sudo wangell image analyse hello.tar -o json | jq .advice`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -55,6 +61,9 @@ containerd by a registry on a loopback address. Root is needed.`,
 			o.Image = args[0]
 			if o.Via != live.ViaContainerd && o.Via != live.ViaCRI {
 				return usage(cmd, "--via %q: want %s", o.Via, oneOf(imageVias))
+			}
+			if o.Snapshotter != containerd.DefaultSnapshotter && o.Snapshotter != erofs.Snapshotter {
+				return usage(cmd, "--snapshotter %q: want %s", o.Snapshotter, oneOf(imageSnapshotters))
 			}
 			if o.Unpackers < 1 {
 				return usage(cmd, "--unpackers %d: want 1 or more", o.Unpackers)
@@ -84,12 +93,15 @@ containerd by a registry on a loopback address. Root is needed.`,
 	f.StringVar(&o.Program, "containerd-program", "containerd", "program of containerd, in $PATH or as a path")
 	f.StringVar(&o.Dir, "dir", live.DefaultDir,
 		"folder on the disk to measure; everything made below it is removed")
+	f.StringVar(&o.Snapshotter, "snapshotter", containerd.DefaultSnapshotter,
+		"snapshotter to unpack for: overlayfs, or erofs, which needs containerd 2.2.3, Linux 6.12 and mkfs.erofs 1.7")
 	f.IntVar(&o.Unpackers, "unpackers", 1, "layers to unpack at once; more than 1 needs containerd 2.2.3 or later")
 	f.StringArrayVar(&o.Insecure, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST or HOST:PORT (repeatable)")
 	f.StringVar(&svg, "svg", "", "also write the chart to this file, as SVG")
 	out.RegisterTo(cmd)
 	completeValues(cmd, "via", imageVias)
+	completeValues(cmd, "snapshotter", imageSnapshotters)
 	// The flags exist.
 	_ = cmd.MarkFlagDirname("dir")
 	_ = cmd.MarkFlagFilename("svg", "svg")

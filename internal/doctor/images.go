@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"wangell.loutres.me/internal/erofs"
+	wangellgate "wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/pullstat"
 )
 
@@ -17,6 +19,7 @@ import (
 const (
 	transferPlugin = "io.containerd.transfer.v1.local"
 	imagesPlugin   = "io.containerd.cri.v1.images"
+	diffPlugin     = "io.containerd.service.v1.diff-service"
 )
 
 // images checks the settings for pulls that docs/images.md recommends, for the containerd at a socket: in its
@@ -30,6 +33,9 @@ func images(ctx context.Context, address string) []Check {
 	}
 	checks := []Check{unpacking(d.version, d.file, d.settings)}
 	if c, ok := pullPath(d.version, d.file, d.settings); ok {
+		checks = append(checks, c)
+	}
+	if c, ok := erofsLayers(ctx, wangellgate.KernelRelease(), d); ok {
 		checks = append(checks, c)
 	}
 	checks = append(checks, gzipProgram(d.version, d.path))
@@ -82,6 +88,41 @@ func pullPath(version, file string, s settings) (_ Check, ok bool) {
 		return c.warn(fmt.Sprintf("do not use the transfer service, because %s is %s", o.key, value)), true
 	}
 	return c.ok("use the transfer service"), true
+}
+
+// erofsLayers checks whether the CRI plugin has layers unpacked as images of EROFS; ok is false if there is no such
+// plugin, or if this version of containerd cannot: then another check asks for a later one.
+func erofsLayers(ctx context.Context, release string, d runningContainerd) (_ Check, ok bool) {
+	c := Check{Name: "EROFS layers", Group: Images,
+		For: "unpacking a layer into one file instead of thousands (docs/images.md)"}
+	now, ok := d.settings[imagesPlugin+" snapshotter"]
+	if !ok || !erofs.Supported(d.version) {
+		return c, false
+	}
+	found := "images are kept by the snapshotter " + now
+	if !erofs.MountsFiles(release) {
+		c.Do = "use Linux 6.12 or later, and then the snapshotter erofs"
+		return c.warn(found + "; the kernel mounts EROFS images with a loop device for each layer only"), true
+	}
+	if kernel := filesystem(erofs.Snapshotter, release, c); kernel.State != OK {
+		c.Do = "use a kernel with CONFIG_EROFS_FS"
+		return c.warn(found + "; the kernel has no EROFS"), true
+	}
+	maker, err := erofs.Find(ctx, d.path)
+	switch {
+	case err != nil && now == erofs.Snapshotter:
+		c.Do = fmt.Sprintf("install the package %s 1.7 or later, and restart containerd", erofs.Package)
+		return c.warn("every file is written, and the layer then copied into an image: " + err.Error()), true
+	case now != erofs.Snapshotter:
+		c.Do = fmt.Sprintf("before the node has pods: change %s as docs/images.md says (EROFS layers), and restart "+
+			"containerd", d.file)
+		return c.warn(found), true
+	case !strings.Contains(d.settings[diffPlugin+" default"], erofs.Snapshotter):
+		c.Do = fmt.Sprintf("write into %s, and restart containerd: [plugins.%q] default = [\"erofs\", \"walking\"]", d.file,
+			diffPlugin)
+		return c.warn(found + ", but other clients of containerd unpack without the differ erofs"), true
+	}
+	return c.ok(fmt.Sprintf("%s; %s %s", found, maker.File, maker.Version)), true
 }
 
 // gzipProgram checks whether containerd has a program that decompresses gzip faster than it does itself. path is its

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/erofs"
+	"wangell.loutres.me/internal/kernelfs"
 	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/testutil/need"
 )
@@ -76,6 +78,48 @@ func TestSettingsThatSlowPullsAreNamedWithWhereToWriteThem(t *testing.T) {
 	}
 	if c, ok := pullPath("1.6.20", file, settings{}); ok {
 		t.Errorf("containerd 1.6 has no transfer service: %+v", c)
+	}
+}
+
+func TestErofsIsRecommendedWhereItWorks(t *testing.T) {
+	const release = "6.18.0"
+	if found, err := kernelfs.Find(erofs.Snapshotter, release); err != nil || found == kernelfs.None {
+		need.Unmet(t, "needs a kernel with EROFS: %q, %v", found, err)
+	}
+	dir := t.TempDir()
+	script := "#!/bin/sh\necho 'mkfs.erofs 1.8.6 --tar=X'\n"
+	if err := os.WriteFile(filepath.Join(dir, erofs.Program), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	with := func(snapshotter, differs, path string) runningContainerd {
+		return runningContainerd{version: "2.4.2", file: "/c.toml", path: path, settings: settings{
+			imagesPlugin + " snapshotter": snapshotter, diffPlugin + " default": differs}}
+	}
+	for name, c := range map[string]struct {
+		release      string
+		d            runningContainerd
+		state        State
+		says, advise string
+	}{
+		"overlayfs":     {release, with("overlayfs", "['walking']", dir), Warn, "snapshotter overlayfs", "change /c.toml"},
+		"old kernel":    {"6.8.0", with("overlayfs", "['walking']", dir), Warn, "loop device", "Linux 6.12"},
+		"all":           {release, with("erofs", "['erofs', 'walking']", dir), OK, "1.8.6", ""},
+		"no program":    {release, with("erofs", "['erofs', 'walking']", "/none"), Warn, "every file", "erofs-utils"},
+		"other differ":  {release, with("erofs", "['walking']", dir), Warn, "without the differ", `["erofs", "walking"]`},
+		"not installed": {release, with("overlayfs", "['walking']", "/none"), Warn, "overlayfs", "docs/images.md"},
+	} {
+		got, ok := erofsLayers(t.Context(), c.release, c.d)
+		if !ok || got.State != c.state || !strings.Contains(got.Found, c.says) || !strings.Contains(got.Do, c.advise) ||
+			got.State == OK && got.Do != "" {
+			t.Errorf("%s: %+v, %t", name, got, ok)
+		}
+	}
+	old := with("overlayfs", "['walking']", dir)
+	old.version = "2.2.2"
+	for name, d := range map[string]runningContainerd{"old": old, "no CRI": {version: "2.4.2", settings: settings{}}} {
+		if c, ok := erofsLayers(t.Context(), release, d); ok {
+			t.Errorf("%s: %+v", name, c)
+		}
 	}
 }
 

@@ -47,7 +47,7 @@ func gzipLayer(mega int64, seconds float64) LayerReport {
 
 func adviceFor(t *testing.T, r Report, trial *Trial, do string) Advice {
 	t.Helper()
-	all, model := advise(r, trial)
+	all, model := advise(r, trial, nil)
 	if math.Abs(model-r.Pull) > 0.01*r.Pull {
 		t.Errorf("the model takes %v s, the pull took %v s", model, r.Pull)
 	}
@@ -59,7 +59,7 @@ func adviceFor(t *testing.T, r Report, trial *Trial, do string) Advice {
 }
 
 func gives(r Report, trial *Trial, do string) bool {
-	all, _ := advise(r, trial)
+	all, _ := advise(r, trial, nil)
 	return slices.ContainsFunc(all, func(a Advice) bool { return a.Do == do })
 }
 
@@ -87,6 +87,24 @@ func TestEvenLayersAreToBeUnpackedInParallel(t *testing.T) {
 	}
 	if gives(r, nil, "split") {
 		t.Error("to split even layers is advised")
+	}
+}
+
+func TestErofsGainsWhatItsTrialSaved(t *testing.T) {
+	r := reportOf(1, gzipLayer(100, 10), gzipLayer(100, 10))
+	all, _ := advise(r, nil, &ErofsTrial{Layer: 1, Files: 4 * time.Second, Image: time.Second})
+	i := slices.IndexFunc(all, func(a Advice) bool { return a.Do == "erofs" })
+	if i < 0 {
+		t.Fatalf("no advice: %v", all)
+	}
+	// Of 20 s of unpacking, 8 are writing files, which become 2.
+	if a := all[i]; !about(r.Pull-a.Expected, 6) || !strings.Contains(a.Text, "4.0 times as fast") ||
+		!strings.Contains(a.Text, "layer 2") {
+		t.Errorf("%+v of %v s", a, r.Pull)
+	}
+	if all, _ := advise(r, nil, &ErofsTrial{Files: time.Second, Image: time.Second}); slices.ContainsFunc(all,
+		func(a Advice) bool { return a.Do == "erofs" }) {
+		t.Errorf("advice that gains nothing: %v", all)
 	}
 }
 
@@ -165,7 +183,7 @@ func TestASlowRegistryIsNamed(t *testing.T) {
 func TestAGoodImageGetsNoAdvice(t *testing.T) {
 	zstd := LayerReport{Compression: "zstd", Packed: 50 << 20, Unpacked: 100 << 20,
 		Phases: map[Phase]float64{Decompress: 1, Hash: 0.2, Apply: 1}}
-	if all, _ := advise(reportOf(1, zstd), nil); len(all) != 1 || all[0].Do != "none" {
+	if all, _ := advise(reportOf(1, zstd), nil, nil); len(all) != 1 || all[0].Do != "none" {
 		t.Errorf("got %v", all)
 	}
 }

@@ -20,7 +20,7 @@ func Analyse(r Recording) (Report, error) {
 	}
 	report := Report{
 		Image: r.Image, Via: r.Via, Containerd: r.Containerd, Cores: r.Cores,
-		Unpackers: max(r.Unpackers, 1), GzipHelper: r.GzipHelper,
+		Unpackers: max(r.Unpackers, 1), Snapshotter: r.Snapshotter, GzipHelper: r.GzipHelper,
 		Pull: r.End.Sub(r.Begin).Seconds(),
 	}
 	times, err := layerTimes(r)
@@ -51,7 +51,7 @@ func Analyse(r Recording) (Report, error) {
 		report.Layers = append(report.Layers, layer)
 	}
 	report.Phases, report.Overlap = divide(report.Layers, report.Pull)
-	report.Advice, report.Model = advise(report, r.Trial)
+	report.Advice, report.Model = advise(report, r.Trial, r.Erofs)
 	return report, nil
 }
 

@@ -102,6 +102,15 @@ func (p plan) zstd(t Trial) plan {
 	})
 }
 
+// erofs returns a plan in which layers become images of EROFS instead of files.
+func (p plan) erofs(t ErofsTrial) plan {
+	quicker := t.Image.Seconds() / t.Files.Seconds()
+	return p.mapped(func(j job) []job {
+		j.apply *= quicker
+		return []job{j}
+	})
+}
+
 // joined returns a plan in which neighbours smaller than small are one layer, of at most most bytes, packed.
 func (p plan) joined(small, most int64) plan {
 	joined := plan{finish: p.finish}

@@ -19,6 +19,8 @@ type Recording struct {
 	Cores int `json:"cores"`
 	// Unpackers is the number of layers that containerd may unpack at once; 0 means 1, containerd's default.
 	Unpackers int `json:"unpackers,omitempty"`
+	// Snapshotter is containerd's; empty: overlayfs.
+	Snapshotter string `json:"snapshotter,omitempty"`
 	// GzipHelper is the program with which containerd decompresses gzip, such as unpigz; empty: none.
 	GzipHelper string `json:"gzip_helper,omitempty"`
 	// Begin and End are the times right before and after the call that pulled the image, by the clock of the caller.
@@ -34,6 +36,8 @@ type Recording struct {
 	Stages []Stage `json:"stages"`
 	// Trial is nil if nothing was tried.
 	Trial *Trial `json:"trial,omitempty"`
+	// Erofs is nil if that was not tried.
+	Erofs *ErofsTrial `json:"erofs_trial,omitempty"`
 }
 
 // Layer is a layer as the manifest and the image's configuration describe it.
@@ -104,4 +108,13 @@ type Trial struct {
 	// GzipTime and ZstdTime are the times to decompress it.
 	GzipTime time.Duration `json:"gzip_ns"`
 	ZstdTime time.Duration `json:"zstd_ns"`
+}
+
+// ErofsTrial is a layer, the one whose files took longest to write, that was also made an image of EROFS.
+type ErofsTrial struct {
+	// Layer is its index.
+	Layer int `json:"layer"`
+	// Files and Image are the times to write its files, and to write the image.
+	Files time.Duration `json:"files_ns"`
+	Image time.Duration `json:"image_ns"`
 }

@@ -70,7 +70,9 @@ type Report struct {
 	Containerd string `json:"containerd"`
 	Cores      int    `json:"cores"`
 	Unpackers  int    `json:"unpackers"`
-	GzipHelper string `json:"gzip_helper,omitempty"`
+	// Snapshotter is containerd's; empty: overlayfs.
+	Snapshotter string `json:"snapshotter,omitempty"`
+	GzipHelper  string `json:"gzip_helper,omitempty"`
 	// Pull is the measured duration of the pull, in seconds.
 	Pull     float64 `json:"pull_s"`
 	Packed   int64   `json:"packed_bytes"`
@@ -85,6 +87,14 @@ type Report struct {
 	Advice  []Advice      `json:"advice"`
 	// Model is the length of this pull in the model that advice is computed with, in seconds.
 	Model float64 `json:"model_s"`
+}
+
+// through is how the image was pulled, for people.
+func (r Report) through() string {
+	if r.Snapshotter == "" {
+		return r.Via
+	}
+	return r.Via + ", " + r.Snapshotter
 }
 
 // Advice is one thing that would make the pull faster.

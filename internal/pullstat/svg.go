@@ -47,7 +47,7 @@ func WriteSVG(w io.Writer, r Report) error {
 	}
 	text(10, 20, `font-size="15" font-weight="bold"`, "%s: %.2f s", r.Image, r.Pull)
 	text(10, 38, `fill="#444444"`, "%s packed, %s unpacked, %d files; containerd %s (%s), %d cores", megabytes(r.Packed),
-		megabytes(r.Unpacked), r.Files, r.Containerd, r.Via, r.Cores)
+		megabytes(r.Unpacked), r.Files, r.Containerd, r.through(), r.Cores)
 	bottom := float64(svgTop + rows + svgRow)
 	step := tickStep(r.Pull)
 	for i := 0; float64(i)*step <= r.Pull; i++ {

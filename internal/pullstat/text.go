@@ -19,7 +19,7 @@ var letters = map[Phase]rune{
 func WriteText(w io.Writer, r Report, columns int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, pulled through containerd %s (%s) on %d cores: %.2f s for %s packed, %s unpacked, %d files\n\n",
-		r.Image, r.Containerd, r.Via, r.Cores, r.Pull, megabytes(r.Packed), megabytes(r.Unpacked), r.Files)
+		r.Image, r.Containerd, r.through(), r.Cores, r.Pull, megabytes(r.Packed), megabytes(r.Unpacked), r.Files)
 	writeTable(&b, r)
 	b.WriteByte('\n')
 	writeChart(&b, r, columns)

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -24,6 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
 
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/pullstat/live"
 	"wangell.loutres.me/internal/testutil/debimage"
@@ -62,7 +65,7 @@ func options(t testing.TB, source, destination, layers, compression string) Opti
 // snapshot is what can be seen of a file system, a line for each path.
 func snapshot(root string) (map[string]string, error) {
 	all := map[string]string{}
-	inodes := map[uint64]string{} // the first name
+	inodes := map[[2]uint64]string{} // the first name, by device and inode
 	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -100,10 +103,11 @@ func snapshot(root string) (map[string]string, error) {
 			line += " to " + to
 		}
 		if !d.IsDir() {
-			if _, ok := inodes[st.Ino]; !ok {
-				inodes[st.Ino] = name
+			inode := [2]uint64{st.Dev, st.Ino}
+			if _, ok := inodes[inode]; !ok {
+				inodes[inode] = name
 			}
-			line += " same as " + inodes[st.Ino] // overlayfs also counts links of names that are hidden
+			line += " same as " + inodes[inode] // overlayfs also counts links of names that are hidden
 		}
 		attributes, err := xattrsOf(p)
 		if err != nil {
@@ -138,8 +142,14 @@ func xattrsOf(p string) (string, error) {
 	return b.String(), nil
 }
 
-// mounted returns what containerd mounts for an image in a tarball.
+// mounted returns what the machine's containerd mounts for an image in a tarball.
 func mounted(t *testing.T, file string) map[string]string {
+	t.Helper()
+	return mountedBy(t, file, live.Options{Program: "containerd"})
+}
+
+// mountedBy is mounted with another containerd, or another snapshotter.
+func mountedBy(t *testing.T, file string, o live.Options) map[string]string {
 	t.Helper()
 	need.Root(t)
 	dir, err := os.MkdirTemp("", "cv") // short, because of the socket
@@ -148,7 +158,7 @@ func mounted(t *testing.T, file string) map[string]string {
 	}
 	defer os.RemoveAll(dir)
 	var all map[string]string
-	o := live.Options{Image: file, Via: live.ViaContainerd, Program: "containerd", Dir: dir}
+	o.Image, o.Via, o.Dir = file, live.ViaContainerd, dir
 	if err := live.Mounted(t.Context(), o, func(root string) (err error) {
 		all, err = snapshot(root)
 		return err
@@ -283,6 +293,47 @@ func TestContainerdMountsTheSameForAnOddImage(t *testing.T) {
 		})
 	}
 }
+
+// TestErofsShowsTheSame compares what the snapshotters overlayfs and erofs mount.
+func TestErofsShowsTheSame(t *testing.T) {
+	program := need.Chosen(t, "WANGELL_TEST_CONTAINERD", "a containerd 2.2.3 or later, as make cluster-build makes it")
+	need.Root(t)
+	path, _, err := debimage.MkfsErofs(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, file := range map[string]string{
+		"odd": saved(t, imageOf(t, types.OCILayer, oddLayers(t)...)), "redis-server": layeredImage(t, "redis-server"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := mountedBy(t, file, live.Options{Program: program})
+			after := mountedBy(t, file, live.Options{Program: program, Snapshotter: erofs.Snapshotter, Path: path})
+			sameMounted(t, withoutModeOfLinks(before), withoutModeOfLinks(after))
+		})
+	}
+}
+
+// withoutModeOfLinks leaves out mode and time of the odd image's hard links. mkfs.erofs keeps those of the first entry;
+// containerd's own differ sets those of the last one, which are others in that image only.
+func withoutModeOfLinks(files map[string]string) map[string]string {
+	const same = " same as "
+	inode := func(line string) string { _, after, _ := strings.Cut(line, same); return after }
+	linked := map[string]bool{}
+	for name, line := range files {
+		if strings.Contains(name, "hard-") {
+			linked[inode(line)] = true
+		}
+	}
+	changed := maps.Clone(files)
+	for name, line := range files {
+		if strings.Contains(line, same) && linked[inode(line)] {
+			changed[name] = modeAndTime.ReplaceAllString(line, "")
+		}
+	}
+	return changed
+}
+
+var modeAndTime = regexp.MustCompile(`^mode \d+ | mtime \d+`)
 
 // realPackages are small and large packages of Debian; each is an image of its own.
 var realPackages = []string{

@@ -12,10 +12,12 @@ import (
 	"slices"
 	"time"
 
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/image/convert"
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/report"
 	"wangell.loutres.me/internal/pullstat"
+	"wangell.loutres.me/internal/testutil/debimage"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
@@ -99,19 +101,20 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	var version string
-	if b.registry, version, err = program(ctx, b.dir, "", registryPackage, registryProgram); err != nil {
+	if b.registry, version, err = debimage.Program(ctx, b.dir, "", registryPackage, registryProgram); err != nil {
 		return err
 	}
 	b.versions["registry"] = version
 	helper := pullstat.GzipHelpers(b.version)[0]
-	if b.helper, version, err = program(ctx, b.dir, "", helper.Package, helper.Program); err != nil {
+	if b.helper, version, err = debimage.Program(ctx, b.dir, "", helper.Package, helper.Program); err != nil {
 		return err
 	}
 	b.versions[helper.Program] = version
 	if slices.Contains(b.p.Parts, PartPulls) && canErofs(b.version) {
-		if err := b.findMaker(ctx); err != nil {
+		if b.maker, version, err = debimage.MkfsErofs(ctx, b.dir); err != nil {
 			return err
 		}
+		b.versions[erofs.Program] = version
 	}
 	b.none = filepath.Join(b.dir, "none")
 	if err := os.Mkdir(b.none, 0o755); err != nil {

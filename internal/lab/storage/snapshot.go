@@ -9,15 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	ctd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/image-spec/identity"
 
 	"wangell.loutres.me/internal/image"
@@ -34,11 +30,9 @@ type snapshot struct {
 	root string
 
 	dir     string
-	mounted bool
-	// activated is set if containerd has made mounts.
-	activated bool
-	process   *process.Process
-	client    *ctd.Client
+	unmount func() error // nil: nothing is mounted
+	process *process.Process
+	client  *ctd.Client
 }
 
 const snapshotConfig = `version = 2
@@ -96,28 +90,12 @@ func newSnapshot(
 	if err != nil {
 		return nil, err
 	}
-	return s, s.mount(ctx, mounts)
+	s.unmount, err = containerd.MountSnapshot(ctx, s.client, snapshotName, mounts, s.root)
+	return s, err
 }
 
 // snapshotName is the name of the snapshot, and of its mounts.
 const snapshotName = "lab"
-
-// mount mounts the snapshot. Mounts that refer to each other, as those of erofs do, are containerd's work.
-func (s *snapshot) mount(ctx context.Context, mounts []mount.Mount) error {
-	managed := slices.ContainsFunc(mounts, func(m mount.Mount) bool { return strings.Contains(m.Type, "/") })
-	if managed {
-		info, err := s.client.MountManager().Activate(ctx, snapshotName, mounts)
-		if err != nil {
-			return fmt.Errorf("activate %+v: %w", mounts, err)
-		}
-		s.activated, mounts = true, info.System
-	}
-	s.mounted = true // some of several mounts may have been made
-	if err := mount.All(mounts, s.root); err != nil {
-		return fmt.Errorf("mount %+v: %w", mounts, err)
-	}
-	return nil
-}
 
 // start starts containerd, and connects to it.
 func (s *snapshot) start(ctx context.Context, program, snapshotter string) error {
@@ -209,16 +187,8 @@ func (s *snapshot) importImage(ctx context.Context, of server, images built) err
 // close unmounts the snapshot and stops containerd. Its folder goes with its disk.
 func (s *snapshot) close() error {
 	var errs []error
-	if s.mounted {
-		errs = append(errs, mount.UnmountAll(s.root, 0))
-	}
-	if s.activated {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		err := s.client.MountManager().Deactivate(ctx, snapshotName)
-		cancel()
-		if !errdefs.IsNotFound(err) { // containerd's garbage collector can be quicker
-			errs = append(errs, err)
-		}
+	if s.unmount != nil {
+		errs = append(errs, s.unmount())
 	}
 	if s.client != nil {
 		errs = append(errs, s.client.Close())

@@ -15,7 +15,9 @@ import (
 	"strings"
 	"time"
 
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/pullstat"
+	"wangell.loutres.me/internal/runtime/containerd"
 )
 
 // Run pulls an image and records the pull. It needs root. When it returns, also with an error or because ctx ended,
@@ -59,7 +61,14 @@ func (s *scratch) record(ctx context.Context, o Options, from source) (rec pulls
 		return rec, fmt.Errorf("containerd %s cannot unpack %d layers at once: use 2.2.3 or later, or one unpacker",
 			rec.Containerd, o.Unpackers)
 	}
+	if s.snapshotter == erofs.Snapshotter && !erofs.Supported(rec.Containerd) {
+		return rec, fmt.Errorf("containerd %s cannot unpack for the snapshotter erofs: use 2.2.3 or later, or overlayfs",
+			rec.Containerd)
+	}
 	rec.Unpackers = o.Unpackers
+	if s.snapshotter != containerd.DefaultSnapshotter {
+		rec.Snapshotter = s.snapshotter
+	}
 	rec.GzipHelper = gzipHelper(rec.Containerd, o.path())
 	w, err := watch(ctx, s.client, func(done, total int64) { o.Progress(StagePull, done, total) })
 	if err != nil {
@@ -108,7 +117,10 @@ func (s *scratch) record(ctx context.Context, o Options, from source) (rec pulls
 	if o.NoSecondPass {
 		return rec, nil
 	}
-	rec.Stages, rec.Trial, err = s.secondPass(ctx, rec, func(done, total int64) { o.Progress(StageSecond, done, total) })
+	err = s.secondPass(ctx, &rec, func(done, total int64) { o.Progress(StageSecond, done, total) })
+	if err == nil && s.snapshotter != erofs.Snapshotter {
+		rec.Erofs, err = s.tryErofs(ctx, rec, o.path())
+	}
 	return rec, err
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/opencontainers/image-spec/identity"
 	"golang.org/x/sys/unix"
 
@@ -55,9 +54,10 @@ func (s *scratch) mounted(ctx context.Context, ref string, f func(root string) e
 	if err := unix.Mkdir(root, 0o700); err != nil {
 		return err
 	}
-	if err := mount.All(mounts, root); err != nil {
-		return fmt.Errorf("mount %s: %w", ref, err)
+	unmount, err := containerd.MountSnapshot(ctx, s.client, "mounted", mounts, root)
+	defer func() { err = errors.Join(err, unmount()) }()
+	if err != nil {
+		return fmt.Errorf("image %s: %w", ref, err)
 	}
-	defer func() { err = errors.Join(err, containerd.UnmountBelow(root)) }()
 	return f(root)
 }

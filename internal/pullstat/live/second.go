@@ -28,12 +28,11 @@ import (
 const trialBytes = 32 << 20
 
 // secondPass unpacks each blob once more, as containerd does, with a clock around each stage.
-func (s *scratch) secondPass(ctx context.Context, rec pullstat.Recording, progress func(done, total int64)) (
-	stages []pullstat.Stage, trial *pullstat.Trial, err error) {
+func (s *scratch) secondPass(ctx context.Context, rec *pullstat.Recording, progress func(done, total int64)) error {
 	if strings.HasPrefix(rec.Containerd, "1.") {
 		// containerd 1.x does not know igzip. The library reads the variable when it first decompresses gzip.
 		if err := os.Setenv("CONTAINERD_DISABLE_IGZIP", "1"); err != nil {
-			return nil, nil, err
+			return err
 		}
 	}
 	var done, total int64
@@ -45,9 +44,9 @@ func (s *scratch) secondPass(ctx context.Context, rec pullstat.Recording, progre
 		progress(done, total)
 		stage, err := s.unpackAgain(ctx, l.Digest)
 		if err != nil {
-			return nil, nil, fmt.Errorf("second pass over layer %d (%s): %w", i+1, l.Digest, err)
+			return fmt.Errorf("second pass over layer %d (%s): %w", i+1, l.Digest, err)
 		}
-		stages = append(stages, stage)
+		rec.Stages = append(rec.Stages, stage)
 		done += l.Packed
 		if stage.Compression == "gzip" && (largest < 0 || l.Packed > rec.Layers[largest].Packed) {
 			largest = i
@@ -55,11 +54,12 @@ func (s *scratch) secondPass(ctx context.Context, rec pullstat.Recording, progre
 	}
 	progress(done, total)
 	if largest >= 0 {
-		if trial, err = s.tryZstd(ctx, rec.Layers[largest].Digest); err != nil {
-			return nil, nil, fmt.Errorf("try zstd with layer %d: %w", largest+1, err)
+		var err error
+		if rec.Trial, err = s.tryZstd(ctx, rec.Layers[largest].Digest); err != nil {
+			return fmt.Errorf("try zstd with layer %d: %w", largest+1, err)
 		}
 	}
-	return stages, trial, nil
+	return nil
 }
 
 // clockedReader reads a tar archive as containerd's diff service does: decompressed, and hashed on the way.
@@ -106,7 +106,8 @@ func (s *scratch) unpackAgain(ctx context.Context, digest string) (stage pullsta
 		compression.Uncompressed: "none", compression.Gzip: "gzip", compression.Zstd: "zstd",
 	}[plain.GetCompression()]
 	reader := &clockedReader{ctx: ctx, from: plain, hash: sha256.New(), stage: &stage}
-	if s.snapshotter == erofs.Snapshotter {
+	images := s.snapshotter == erofs.Snapshotter
+	if images {
 		err = s.maker.Make(ctx, reader, filepath.Join(dir, "layer"))
 	} else {
 		_, err = archive.Apply(ctx, dir, reader,
@@ -120,7 +121,7 @@ func (s *scratch) unpackAgain(ctx context.Context, digest string) (stage pullsta
 		return stage, err
 	}
 	stage.Apply = time.Since(begin) - stage.Decompress - stage.Hash
-	if s.snapshotter == erofs.Snapshotter {
+	if images {
 		stage.Files, err = s.countFiles(digest)
 	}
 	return stage, err
@@ -145,6 +146,29 @@ func (s *scratch) countFiles(digest string) (n int64, err error) {
 			return n, err
 		}
 	}
+}
+
+// tryErofs makes an image of EROFS of the layer whose files took longest to write; nil if no folder of path has a
+// program for that.
+func (s *scratch) tryErofs(ctx context.Context, rec pullstat.Recording, path string) (*pullstat.ErofsTrial, error) {
+	maker, err := erofs.Find(ctx, path)
+	if err != nil {
+		return nil, nil //nolint:nilerr,nilnil // there is nothing to advise
+	}
+	trial := &pullstat.ErofsTrial{}
+	for i, stage := range rec.Stages {
+		if stage.Apply > trial.Files {
+			trial.Layer, trial.Files = i, stage.Apply
+		}
+	}
+	other := *s
+	other.snapshotter, other.maker = erofs.Snapshotter, maker
+	stage, err := other.unpackAgain(ctx, rec.Layers[trial.Layer].Digest)
+	if err != nil {
+		return nil, fmt.Errorf("try EROFS with layer %d: %w", trial.Layer+1, err)
+	}
+	trial.Image = stage.Apply
+	return trial, nil
 }
 
 // tryZstd compresses the beginning of a gzip layer with zstd and compares how long both take to decompress.

@@ -10,6 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+
+	"wangell.loutres.me/internal/erofs"
 )
 
 // OwnConfig says where an own containerd keeps its files.
@@ -45,7 +48,7 @@ func StartOwn(ctx context.Context, cfg OwnConfig) (*Own, error) {
 		root: LazyRoot(cfg.StateDir), socket: filepath.Join(o.dir(), "lazy.sock"), pid: filepath.Join(o.dir(), "lazy.pid"),
 		logs: filepath.Join(cfg.StateDir, "logs", snapshotterProgram+".log"), insecure: cfg.InsecureRegistries, log: cfg.Log,
 	}
-	if err := o.writeConfig(); err != nil {
+	if err := o.writeConfig(ctx); err != nil {
 		return nil, fmt.Errorf("configure own containerd: %w", err)
 	}
 	o.containerd = lasting{
@@ -162,7 +165,7 @@ disabled_plugins = [` + PluginsOfCRI + SparePlugins + `
   address = %q
 `
 
-func (o *Own) writeConfig() error {
+func (o *Own) writeConfig(ctx context.Context) error {
 	for _, dir := range []string{o.dir(), OwnRoot(o.cfg.StateDir)} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
@@ -173,5 +176,16 @@ func (o *Own) writeConfig() error {
 	}
 	text := fmt.Sprintf(ownConfig, OwnRoot(o.cfg.StateDir), filepath.Join(o.dir(), "state"), o.Address(),
 		o.Address()+".ttrpc", lazySnapshotter, o.lazy.socket)
+	// Without it, the snapshotter erofs works, but slowly: every file is written, and then copied into an image.
+	if maker, err := erofs.Find(ctx, os.Getenv("PATH")); err == nil && hasErofs(ctx) {
+		text += maker.Config()
+	}
 	return os.WriteFile(o.configFile(), []byte(text), 0o600)
+}
+
+// hasErofs reports whether the containerd in $PATH has the differ erofs. Others refuse its configuration.
+func hasErofs(ctx context.Context) bool {
+	out, err := exec.CommandContext(ctx, "containerd", "--version").Output()
+	fields := strings.Fields(string(out)) // containerd PACKAGE VERSION REVISION
+	return err == nil && len(fields) > 2 && erofs.Supported(strings.TrimPrefix(fields[2], "v"))
 }

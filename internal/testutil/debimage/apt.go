@@ -27,6 +27,9 @@ type apt struct {
 	env   []string // with the configuration
 	conf  []byte   // the machine's own configuration, without hooks
 	cache string   // folder of the cache, "" for none
+	// suite is as in Recipe; its lists have been downloaded once suiteListed is set.
+	suite       string
+	suiteListed bool
 }
 
 // newApt writes a configuration for apt into dir: the machine's own without hooks, and with folders below dir. cache is
@@ -72,12 +75,15 @@ func (a *apt) resolve(ctx context.Context, names []string) ([]Package, error) {
 	kept := ""
 	if a.cache != "" {
 		// Without the file's name there is no cache.
-		kept, _ = resolutionFile(a.cache, a.conf, aptState, names)
+		kept, _ = resolutionFile(a.cache, a.conf, aptState, a.suite, names)
 	}
 	if kept != "" {
 		if packages, err := readResolution(kept); err == nil && len(packages) > 0 {
 			return packages, nil
 		}
+	}
+	if err := a.listSuite(ctx); err != nil {
+		return nil, err
 	}
 	args := append([]string{"-qq", "--print-uris", "install", "--"}, names...)
 	out, err := a.get(ctx, a.dir, args...)
@@ -100,8 +106,12 @@ func (a *apt) resolve(ctx context.Context, names []string) ([]Package, error) {
 // debianKeys are the keys of Debian's releases.
 const debianKeys = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// useSuite makes a release of Debian the only source, in the archive of the machine's own release.
-func (a *apt) useSuite(ctx context.Context, suite string) error {
+// listSuite makes the suite, if there is one, the only source, in the archive of the machine's own release.
+func (a *apt) listSuite(ctx context.Context) error {
+	if a.suite == "" || a.suiteListed {
+		return nil
+	}
+	a.suiteListed = true
 	out, err := a.get(ctx, a.dir, "indextargets", "--format", "$(REPO_URI) $(LABEL)", "Created-By: Packages")
 	if err != nil {
 		return err
@@ -113,14 +123,13 @@ func (a *apt) useSuite(ctx context.Context, suite string) error {
 		}
 	}
 	if archive == "" {
-		return fmt.Errorf("packages of %s: none of the machine's apt sources is Debian's archive", suite)
+		return fmt.Errorf("packages of %s: none of the machine's apt sources is Debian's archive", a.suite)
 	}
 	list := filepath.Join(a.dir, "sources.list")
-	text := fmt.Sprintf("deb [signed-by=%s] %s %s main\n", debianKeys, archive, suite)
+	text := fmt.Sprintf("deb [signed-by=%s] %s %s main\n", debianKeys, archive, a.suite)
 	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
 		return err
 	}
-	a.cache = "" // of what apt chooses from the machine's lists
 	if err := a.configure("Dir::Etc::SourceList %q; Dir::Etc::SourceParts \"/dev/null\";\n", list); err != nil {
 		return err
 	}
@@ -154,6 +163,9 @@ func (a *apt) update(ctx context.Context) error {
 func (a *apt) download(ctx context.Context, packages []Package) ([]string, error) {
 	if len(packages) == 0 {
 		return nil, nil
+	}
+	if err := a.listSuite(ctx); err != nil { // if what apt chose was in the cache
+		return nil, err
 	}
 	debs := filepath.Join(a.dir, "debs")
 	if err := os.MkdirAll(debs, 0o700); err != nil {

@@ -54,11 +54,7 @@ func build(ctx context.Context, r Recipe, cache string) (*Built, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Suite != "" {
-		if err := a.useSuite(ctx, r.Suite); err != nil {
-			return nil, err
-		}
-	}
+	a.suite = r.Suite
 	all, err := a.resolve(ctx, r.Packages)
 	if err != nil {
 		return nil, err

@@ -18,8 +18,8 @@ type Recipe struct {
 	// Without are patterns (path.Match) of dependencies to leave out. Packages that only maintainer scripts need are
 	// always left out.
 	Without []string
-	// Suite is a release of Debian, such as trixie, from which the packages come instead of the machine's sources. It needs
-	// Debian, whose archive it is in, and downloads that release's lists each time. Empty: the machine's sources.
+	// Suite is a release of Debian, such as trixie, from which the packages come instead of the machine's sources. It
+	// needs Debian, whose archive it is in. Empty: the machine's sources.
 	Suite string `json:",omitempty"`
 	// Users are added to root and nobody, or replace them.
 	Users []User

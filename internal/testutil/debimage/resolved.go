@@ -17,10 +17,10 @@ import (
 // aptState is where apt keeps what decides which packages it chooses, apart from its configuration.
 var aptState = []string{"/var/lib/apt/lists", "/etc/apt"}
 
-// resolutionFile returns the file in the cache for the packages that apt chooses for names. The name of its folder
-// depends on apt's configuration, and on size and time of each file of its state. apt takes a second of CPU time to
-// choose, and an image is looked up far more often than package lists change.
-func resolutionFile(cache string, conf []byte, state, names []string) (string, error) {
+// resolutionFile returns the file in the cache for the packages that apt chooses for names, of a suite or of the
+// machine's sources. The name of its folder depends on apt's configuration, and on size and time of each file of its
+// state. apt takes a second of CPU time to choose, and an image is looked up far more often than package lists change.
+func resolutionFile(cache string, conf []byte, state []string, suite string, names []string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d %q\n", format, conf)
 	for _, root := range state {
@@ -41,7 +41,7 @@ func resolutionFile(cache string, conf []byte, state, names []string) (string, e
 			return "", err
 		}
 	}
-	wanted := sha256.Sum256(fmt.Appendf(nil, "%q", names))
+	wanted := sha256.Sum256(fmt.Appendf(nil, "%s%q", suite, names))
 	return filepath.Join(cache, "resolved", hex.EncodeToString(h.Sum(nil)[:8]), hex.EncodeToString(wanted[:8])), nil
 }
 

@@ -18,9 +18,10 @@ func TestResolutionIsKeptUntilAptsStateChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	suite := ""
 	file := func(conf string, names ...string) string {
 		t.Helper()
-		f, err := resolutionFile(cache, []byte(conf), []string{lists}, names)
+		f, err := resolutionFile(cache, []byte(conf), []string{lists}, suite, names)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,6 +40,18 @@ func TestResolutionIsKeptUntilAptsStateChanges(t *testing.T) {
 		if got, err := readResolution(other); err == nil {
 			t.Errorf("for other packages or another configuration: %v", got)
 		}
+	}
+	suite = "trixie"
+	newer := file("a", "redis")
+	if got, err := readResolution(newer); err == nil {
+		t.Errorf("for another suite: %v", got)
+	}
+	if err := writeResolution(newer, want); err != nil {
+		t.Fatal(err)
+	}
+	suite = ""
+	if got, err := readResolution(old); err != nil || !slices.Equal(got, want) {
+		t.Errorf("after that of a suite was kept: %v, %v", got, err)
 	}
 	write("redis 7.1")
 	changed := file("a", "redis")
