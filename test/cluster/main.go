@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
@@ -44,6 +45,8 @@ func commands() []command {
 				fs.IntVar(&o.nodes, "nodes", 1, fmt.Sprintf("number of nodes, 1 to %d", maxNodes))
 				cniFlag(fs, o)
 				fs.StringVar(&o.proxyMode, "proxy-mode", "iptables", "kube-proxy's mode: iptables or nftables")
+				fs.StringVar(&o.snapshotter, "snapshotter", defaultSnapshotter,
+					"containerd's: overlayfs, or erofs, which needs a mkfs.erofs in $PATH that reads archives (1.7 or later)")
 				fs.DurationVar(&o.nodeGrace, "node-grace", nodeGrace,
 					"how long until a node without a lease counts as dead; Kubernetes' own is 50s")
 				fs.DurationVar(&o.timeout, "timeout", 5*time.Minute, "time limit, not including the build")
@@ -172,6 +175,15 @@ func runUp(ctx context.Context, o *options, _ []string) error {
 		return fmt.Errorf("--node-grace %s: at least 1s", o.nodeGrace)
 	}
 	p.NodeGrace = o.nodeGrace
+	switch o.snapshotter {
+	case defaultSnapshotter:
+	case erofs.Snapshotter:
+		if p.Erofs, err = erofs.Find(ctx, os.Getenv("PATH")); err != nil {
+			return fmt.Errorf("--snapshotter: %w", err)
+		}
+	default:
+		return fmt.Errorf("--snapshotter %q: want %s or %s", o.snapshotter, defaultSnapshotter, erofs.Snapshotter)
+	}
 	source, err := findSource()
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
@@ -21,6 +22,9 @@ const (
 	flannelService    = "flanneld"
 	ciliumService     = "cilium-agent"
 )
+
+// defaultSnapshotter is that of containerd itself.
+const defaultSnapshotter = "overlayfs"
 
 // containerdSocket is where containerd listens, as seen in the node.
 const containerdSocket = "/run/containerd/containerd.sock"
@@ -51,7 +55,7 @@ func writeNodeFiles(p plan, n nodePlan) error {
 		"hosts":                      fmt.Appendf(nil, "127.0.0.1 localhost\n%s %s\n", n.IP, n.Name),
 		// Names outside of the cluster cannot be resolved: no name server of the host is used.
 		"kubernetes/resolv.conf": []byte("# no name server\n"),
-		"containerd/config.toml": []byte(containerdConfig()),
+		"containerd/config.toml": []byte(containerdConfig(p.Erofs)),
 		// Every registry is redirected to the local one. Nothing is pulled from outside, and a missing image fails at once.
 		"containerd/certs.d/_default/hosts.toml": []byte(mirror),
 		"containerd/certs.d/" + registryName + "/hosts.toml": []byte(fmt.Sprintf("server = %q\n",
@@ -80,7 +84,11 @@ func writeNodeFiles(p plan, n nodePlan) error {
 
 // containerdConfig is the configuration of containerd. restrict_oom_score_adj is for machines where root lacks
 // CAP_SYS_RESOURCE, without which runc exits with "can't get final child's PID".
-func containerdConfig() string {
+func containerdConfig(maker erofs.Maker) string {
+	snapshotter, differ, more := defaultSnapshotter, "walking", ""
+	if maker.File != "" {
+		snapshotter, differ, more = erofs.Snapshotter, erofs.Snapshotter, maker.Config()
+	}
 	return `version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -89,7 +97,7 @@ state = "/run/containerd"
   address = "` + containerdSocket + `"
 
 [plugins."io.containerd.cri.v1.images"]
-  snapshotter = "overlayfs"
+  snapshotter = "` + snapshotter + `"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "` + registryName + `/pause:1"
   [plugins."io.containerd.cri.v1.images".registry]
@@ -124,13 +132,13 @@ state = "/run/containerd"
 
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
-  snapshotter = "overlayfs"
-  differ = "walking"
+  snapshotter = "` + snapshotter + `"
+  differ = "` + differ + `"
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "wangell-lazy"
   differ = "walking"
-`
+` + more
 }
 
 // bridgeConfig is the CNI configuration of a node: its pods are on one bridge, and routes lead to the pods of other

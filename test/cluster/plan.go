@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
@@ -42,6 +43,8 @@ type plan struct {
 	Dir       string
 	CNI       string // cniBridge, cniFlannel or cniCilium
 	ProxyMode string // iptables or nftables
+	// Erofs is set if images are kept by the snapshotter erofs.
+	Erofs erofs.Maker
 	// NodeGrace is the time without a renewed lease after which a node counts as dead.
 	NodeGrace time.Duration
 

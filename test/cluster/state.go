@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"wangell.loutres.me/internal/erofs"
 	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
@@ -19,8 +20,9 @@ type state struct{ clusterfile.Cluster }
 
 func newState(p plan, bin string) *state {
 	s := &state{clusterfile.Cluster{
-		Name: p.Name, Dir: p.Dir, Bin: bin, CNI: p.CNI, ProxyMode: p.ProxyMode,
-		Kubeconfig: filepath.Join(p.Dir, "admin.conf"), KubeconfigLAN: filepath.Join(p.Dir, "admin-lan.conf"),
+		Name: p.Name, Dir: p.Dir, Bin: bin, CNI: p.CNI, ProxyMode: p.ProxyMode, MkfsErofs: p.Erofs.File,
+		MkfsErofsVersion: p.Erofs.Version,
+		Kubeconfig:       filepath.Join(p.Dir, "admin.conf"), KubeconfigLAN: filepath.Join(p.Dir, "admin-lan.conf"),
 		ServiceCIDR: p.Services.String(), PodCIDR: p.Pods.String(), DNSIP: p.DNSIP.String(), APIServer: p.apiServer(),
 		Registry: clusterfile.Registry{Address: registryName, LAN: registryOnLAN(p)},
 		LAN: clusterfile.LAN{Subnet: p.LAN.String(), Gateway: p.Gateway.String(), ServiceAddresses: p.VIPs.String(),
@@ -40,7 +42,11 @@ func newState(p plan, bin string) *state {
 }
 
 // plan computes the plan of a running cluster again.
-func (s *state) plan() (plan, error) { return newPlan(s.Name, s.Dir, s.CNI, s.ProxyMode, len(s.Nodes)) }
+func (s *state) plan() (plan, error) {
+	p, err := newPlan(s.Name, s.Dir, s.CNI, s.ProxyMode, len(s.Nodes))
+	p.Erofs = erofs.Maker{File: s.MkfsErofs, Version: s.MkfsErofsVersion}
+	return p, err
+}
 
 func (s *state) node(name string) (*clusterfile.Node, error) {
 	for i := range s.Nodes {

@@ -5,6 +5,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"wangell.loutres.me/internal/testutil/debimage"
 	"wangell.loutres.me/internal/testutil/need"
 )
 
@@ -34,7 +36,8 @@ func TestMain(m *testing.M) {
 }
 
 // run starts a cluster, unless WANGELL_CLUSTER names the cluster.json of one, and installs the product there. The pod
-// network is WANGELL_TEST_CNI, or else the default of test/cluster.
+// network is WANGELL_TEST_CNI, and the snapshotter of its nodes WANGELL_TEST_SNAPSHOTTER, or else the defaults of
+// test/cluster.
 func run(m *testing.M) (code int) {
 	err := func() (err error) {
 		if root, err = filepath.Abs("../.."); err != nil {
@@ -52,6 +55,16 @@ func run(m *testing.M) (code int) {
 			up := []string{"up", "--nodes", "3", "--name", name, "--dir", dir}
 			if cni := os.Getenv("WANGELL_TEST_CNI"); cni != "" {
 				up = append(up, "--cni", cni)
+			}
+			if snapshotter := os.Getenv("WANGELL_TEST_SNAPSHOTTER"); snapshotter != "" {
+				maker, _, err := debimage.MkfsErofs(context.Background(), folder)
+				if err == nil {
+					err = os.Setenv("PATH", maker+":"+os.Getenv("PATH"))
+				}
+				if err != nil {
+					return err
+				}
+				up = append(up, "--snapshotter", snapshotter)
 			}
 			if err := clusterCommand(up...); err != nil {
 				return err

@@ -27,6 +27,9 @@ type Cluster struct {
 	// CNI is the pod network, bridge or flannel; ProxyMode is kube-proxy's mode, iptables or nftables.
 	CNI       string `json:"cni"`
 	ProxyMode string `json:"proxyMode"`
+	// MkfsErofs is the program with which images are unpacked for the snapshotter erofs; empty with overlayfs.
+	MkfsErofs        string `json:"mkfsErofs,omitempty"`
+	MkfsErofsVersion string `json:"mkfsErofsVersion,omitempty"`
 	// ServiceCIDR is the range of ClusterIPs, PodCIDR that of all pods.
 	ServiceCIDR string `json:"serviceCIDR"`
 	PodCIDR     string `json:"podCIDR"`
