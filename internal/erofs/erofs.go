@@ -63,7 +63,7 @@ func Find(ctx context.Context, path string) (Maker, error) {
 		}
 		return m, nil
 	}
-	return Maker{}, fmt.Errorf("no %s in %s: install the package %s", Program, path, Package)
+	return Maker{}, fmt.Errorf("no %s in %s: install the package %s 1.7 or later", Program, path, Package)
 }
 
 // versionIn returns the version in the output of mkfs.erofs --version, "mkfs.erofs (erofs-utils) 1.8.6" or

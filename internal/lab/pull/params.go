@@ -3,7 +3,6 @@
 package pull
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -252,20 +251,6 @@ func findContainerds(program, other string) (string, string, error) {
 		other = installed
 	}
 	return program, other, nil
-}
-
-// versionOf returns the version of a containerd program, without what distributions append.
-func versionOf(ctx context.Context, program string) (string, error) {
-	out, err := exec.CommandContext(ctx, program, "--version").Output()
-	if err != nil {
-		return "", fmt.Errorf("%s --version: %w", program, err)
-	}
-	fields := strings.Fields(string(out)) // containerd PACKAGE VERSION REVISION
-	if len(fields) < 3 {
-		return "", fmt.Errorf("%s --version: %q names no version", program, out)
-	}
-	version, _, _ := strings.Cut(strings.TrimPrefix(fields[2], "v"), "~")
-	return version, nil
 }
 
 // builtContainerd returns the newest containerd that test/cluster has built; empty: none.

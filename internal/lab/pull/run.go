@@ -17,6 +17,7 @@ import (
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/report"
 	"wangell.loutres.me/internal/pullstat"
+	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/testutil/debimage"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
@@ -97,7 +98,7 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if b.version, err = versionOf(ctx, b.p.Containerd); err != nil {
+	if b.version, err = containerd.ProgramVersion(ctx, b.p.Containerd); err != nil {
 		return err
 	}
 	var version string

@@ -61,10 +61,6 @@ func (s *scratch) record(ctx context.Context, o Options, from source) (rec pulls
 		return rec, fmt.Errorf("containerd %s cannot unpack %d layers at once: use 2.2.3 or later, or one unpacker",
 			rec.Containerd, o.Unpackers)
 	}
-	if s.snapshotter == erofs.Snapshotter && !erofs.Supported(rec.Containerd) {
-		return rec, fmt.Errorf("containerd %s cannot unpack for the snapshotter erofs: use 2.2.3 or later, or overlayfs",
-			rec.Containerd)
-	}
 	rec.Unpackers = o.Unpackers
 	if s.snapshotter != containerd.DefaultSnapshotter {
 		rec.Snapshotter = s.snapshotter

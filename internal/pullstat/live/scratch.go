@@ -163,7 +163,14 @@ func (s *scratch) writeConfig(ctx context.Context, o Options, plain []string) er
 		more += fmt.Sprintf("  max_concurrent_downloads = %d\n", o.Downloads)
 	}
 	if o.snapshotter() == erofs.Snapshotter {
-		var err error
+		version, err := containerd.ProgramVersion(ctx, o.Program)
+		if err != nil {
+			return err
+		}
+		if !erofs.Supported(version) {
+			return fmt.Errorf("%s %s cannot unpack for the snapshotter erofs: use 2.2.3 or later, or overlayfs", o.Program,
+				version)
+		}
 		if s.maker, err = erofs.Find(ctx, o.path()); err != nil {
 			return err
 		}

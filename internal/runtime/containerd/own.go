@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"wangell.loutres.me/internal/erofs"
 )
@@ -177,15 +176,14 @@ func (o *Own) writeConfig(ctx context.Context) error {
 	text := fmt.Sprintf(ownConfig, OwnRoot(o.cfg.StateDir), filepath.Join(o.dir(), "state"), o.Address(),
 		o.Address()+".ttrpc", lazySnapshotter, o.lazy.socket)
 	// Without it, the snapshotter erofs works, but slowly: every file is written, and then copied into an image.
-	if maker, err := erofs.Find(ctx, os.Getenv("PATH")); err == nil && hasErofs(ctx) {
-		text += maker.Config()
+	if maker, err := erofs.Find(ctx, os.Getenv("PATH")); err == nil {
+		version, err := ProgramVersion(ctx, "containerd")
+		if err != nil {
+			return err
+		}
+		if erofs.Supported(version) { // others refuse the configuration
+			text += maker.Config()
+		}
 	}
 	return os.WriteFile(o.configFile(), []byte(text), 0o600)
-}
-
-// hasErofs reports whether the containerd in $PATH has the differ erofs. Others refuse its configuration.
-func hasErofs(ctx context.Context) bool {
-	out, err := exec.CommandContext(ctx, "containerd", "--version").Output()
-	fields := strings.Fields(string(out)) // containerd PACKAGE VERSION REVISION
-	return err == nil && len(fields) > 2 && erofs.Supported(strings.TrimPrefix(fields[2], "v"))
 }
