@@ -112,18 +112,17 @@ func (a *apt) listSuite(ctx context.Context) error {
 		return nil
 	}
 	a.suiteListed = true
-	out, err := a.get(ctx, a.dir, "indextargets", "--format", "$(REPO_URI) $(LABEL)", "Created-By: Packages")
-	if err != nil {
-		return err
-	}
-	archive := ""
-	for line := range strings.Lines(string(out)) {
-		if uri, label, _ := strings.Cut(strings.TrimSpace(line), " "); label == "Debian" && archive == "" {
-			archive = uri
+	archive, err := a.debianArchive(ctx)
+	if err == nil && archive == "" { // the machine has no package lists yet
+		if err = a.update(ctx); err == nil {
+			archive, err = a.debianArchive(ctx)
 		}
 	}
-	if archive == "" {
-		return fmt.Errorf("packages of %s: none of the machine's apt sources is Debian's archive", a.suite)
+	if err == nil && archive == "" {
+		err = errors.New("none of the machine's apt sources is Debian's archive")
+	}
+	if err != nil {
+		return fmt.Errorf("packages of %s: %w", a.suite, err)
 	}
 	list := filepath.Join(a.dir, "sources.list")
 	text := fmt.Sprintf("deb [signed-by=%s] %s %s main\n", debianKeys, archive, a.suite)
@@ -134,6 +133,20 @@ func (a *apt) listSuite(ctx context.Context) error {
 		return err
 	}
 	return a.update(ctx)
+}
+
+// debianArchive returns the address of Debian's archive in the machine's sources; empty if no list of it is there.
+func (a *apt) debianArchive(ctx context.Context) (string, error) {
+	out, err := a.get(ctx, a.dir, "indextargets", "--format", "$(REPO_URI) $(LABEL)", "Created-By: Packages")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(out)) {
+		if uri, label, _ := strings.Cut(strings.TrimSpace(line), " "); label == "Debian" {
+			return uri, nil
+		}
+	}
+	return "", nil
 }
 
 // configure adds settings to apt's configuration.
