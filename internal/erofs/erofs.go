@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"wangell.loutres.me/internal/pullstat"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 
 // Supported reports whether a version of containerd has the differ and can unpack several layers at once with it:
 // 2.2.3 or later.
-func Supported(containerd string) bool { return compare(parse(containerd), version{2, 2, 3}) >= 0 }
+func Supported(containerd string) bool { return pullstat.UnpacksInParallel(containerd) }
 
 // MountsFiles reports whether a release of the kernel mounts EROFS images that are files: 6.12 or later. Earlier ones
 // need a loop device for each layer.

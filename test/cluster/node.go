@@ -31,7 +31,11 @@ const containerdSocket = "/run/containerd/containerd.sock"
 
 // nodeService is a program of the node that is called like its service.
 func nodeService(p plan, n nodePlan, bin, name string, args ...string) service {
-	return service{Name: name, Argv: append([]string{filepath.Join(bin, name)}, args...), Env: programEnv(bin),
+	path := bin
+	if p.Erofs.File != "" { // containerd runs it
+		path += ":" + filepath.Dir(p.Erofs.File)
+	}
+	return service{Name: name, Argv: append([]string{filepath.Join(bin, name)}, args...), Env: programEnv(path),
 		Log: filepath.Join(p.machineDir(n.Name), "log", name+".log")}
 }
 

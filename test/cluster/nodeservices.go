@@ -20,9 +20,6 @@ func nodeServices(p plan, n nodePlan, bin string) []service {
 			"--conntrack-tcp-timeout-close-wait=0s", "--healthz-bind-address=0.0.0.0:10256",
 			"--metrics-bind-address=127.0.0.1:10249", "--v=1"),
 	}
-	if p.Erofs.File != "" {
-		all[0].Env = programEnv(bin + ":" + filepath.Dir(p.Erofs.File))
-	}
 	if p.CNI == cniFlannel {
 		all = append(all, s(flannelService, "--kubeconfig="+filepath.Join(p.Dir, "flannel.conf"), "--node="+n.Name,
 			"--iface="+nodeInterface, "--net-conf=/etc/kube-flannel/net-conf.json"))

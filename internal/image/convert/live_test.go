@@ -296,7 +296,7 @@ func TestContainerdMountsTheSameForAnOddImage(t *testing.T) {
 
 // TestErofsShowsTheSame compares what the snapshotters overlayfs and erofs mount.
 func TestErofsShowsTheSame(t *testing.T) {
-	program := need.Chosen(t, "WANGELL_TEST_CONTAINERD", "a containerd 2.2.3 or later, as make cluster-build makes it")
+	program := need.ErofsContainerd(t)
 	need.Root(t)
 	path, _, err := debimage.MkfsErofs(t.Context(), t.TempDir())
 	if err != nil {

@@ -265,7 +265,7 @@ func TestPullsRunAndLeaveNothing(t *testing.T) {
 
 // TestErofsPullsAreMeasured is the same with a containerd that can use the snapshotter erofs.
 func TestErofsPullsAreMeasured(t *testing.T) {
-	program := need.Chosen(t, "WANGELL_TEST_CONTAINERD", "a containerd 2.2.3 or later, as make cluster-build makes it")
+	program := need.ErofsContainerd(t)
 	reports := runs(t, Params{
 		Rounds: 1, Parts: []string{PartPulls}, Images: []string{original, best}, Piece: 1 << 20, Size: "test",
 		steps: application(3), Containerd: program,

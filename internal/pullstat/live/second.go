@@ -42,7 +42,10 @@ func (s *scratch) secondPass(ctx context.Context, rec *pullstat.Recording, progr
 	largest := -1 // of the gzip layers
 	for i, l := range rec.Layers {
 		progress(done, total)
-		stage, err := s.unpackAgain(ctx, l.Digest)
+		stage, err := s.unpackAgain(ctx, l.Digest, s.maker)
+		if err == nil && s.maker.File != "" {
+			stage.Files, err = s.countFiles(l.Digest)
+		}
 		if err != nil {
 			return fmt.Errorf("second pass over layer %d (%s): %w", i+1, l.Digest, err)
 		}
@@ -84,8 +87,8 @@ func (r *clockedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unpackAgain unpacks a blob into a folder that it removes.
-func (s *scratch) unpackAgain(ctx context.Context, digest string) (stage pullstat.Stage, err error) {
+// unpackAgain unpacks a blob into a folder that it removes: with a maker into an image, whose files it does not count.
+func (s *scratch) unpackAgain(ctx context.Context, digest string, maker erofs.Maker) (stage pullstat.Stage, err error) {
 	blob, err := os.Open(s.blob(digest))
 	if err != nil {
 		return stage, err
@@ -106,9 +109,8 @@ func (s *scratch) unpackAgain(ctx context.Context, digest string) (stage pullsta
 		compression.Uncompressed: "none", compression.Gzip: "gzip", compression.Zstd: "zstd",
 	}[plain.GetCompression()]
 	reader := &clockedReader{ctx: ctx, from: plain, hash: sha256.New(), stage: &stage}
-	images := s.snapshotter == erofs.Snapshotter
-	if images {
-		err = s.maker.Make(ctx, reader, filepath.Join(dir, "layer"))
+	if maker.File != "" {
+		err = maker.Make(ctx, reader, filepath.Join(dir, "layer"))
 	} else {
 		_, err = archive.Apply(ctx, dir, reader,
 			archive.WithConvertWhiteout(archive.OverlayConvertWhiteout),
@@ -121,10 +123,7 @@ func (s *scratch) unpackAgain(ctx context.Context, digest string) (stage pullsta
 		return stage, err
 	}
 	stage.Apply = time.Since(begin) - stage.Decompress - stage.Hash
-	if images {
-		stage.Files, err = s.countFiles(digest)
-	}
-	return stage, err
+	return stage, nil
 }
 
 // countFiles returns the number of entries in the archive of a blob.
@@ -161,9 +160,7 @@ func (s *scratch) tryErofs(ctx context.Context, rec pullstat.Recording, path str
 			trial.Layer, trial.Files = i, stage.Apply
 		}
 	}
-	other := *s
-	other.snapshotter, other.maker = erofs.Snapshotter, maker
-	stage, err := other.unpackAgain(ctx, rec.Layers[trial.Layer].Digest)
+	stage, err := s.unpackAgain(ctx, rec.Layers[trial.Layer].Digest, maker)
 	if err != nil {
 		return nil, fmt.Errorf("try EROFS with layer %d: %w", trial.Layer+1, err)
 	}

@@ -27,7 +27,7 @@ func TestErofsFulfilsTheRuntimeContract(t *testing.T) {
 // withErofs puts a containerd that can unpack for the snapshotter erofs into $PATH, and what it needs for that.
 func withErofs(t *testing.T) {
 	t.Helper()
-	program := need.Chosen(t, "WANGELL_TEST_CONTAINERD", "a containerd 2.2.3 or later, as make cluster-build makes it")
+	program := need.ErofsContainerd(t)
 	maker, _, err := debimage.MkfsErofs(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)

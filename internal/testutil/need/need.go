@@ -75,6 +75,13 @@ func Chosen(t testing.TB, variable, hint string) string {
 	return value
 }
 
+// ErofsContainerd returns a containerd that can unpack for the snapshotter erofs, and skips the test, as Chosen, while
+// none is chosen. make erofs chooses that of the test cluster.
+func ErofsContainerd(t testing.TB) string {
+	t.Helper()
+	return Chosen(t, "WANGELL_TEST_CONTAINERD", "a containerd 2.2.3 or later, as make cluster-build makes it")
+}
+
 // Long skips a test with -short, for tests that take minutes. The reason says what takes so long.
 func Long(t testing.TB, reason string) {
 	t.Helper()
