@@ -5,10 +5,12 @@ package balance
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -135,9 +137,52 @@ func TestReportShowsTheBusiestPod(t *testing.T) {
 }
 
 func TestParamsAreChecked(t *testing.T) {
-	for _, bad := range []Params{{}, {Cluster: "x", Modes: []string{"direct"}}, {Cluster: "x", Time: -1}} {
+	for _, bad := range []Params{{}, {Cluster: "x", Modes: []string{"direct"}}, {Cluster: "x", Time: -1},
+		{Cluster: "x", Rounds: -1}, {Cluster: "x", Patterns: []string{"work_two_connections"}}} {
 		if err := bad.Check(nil); err == nil {
 			t.Errorf("%+v was accepted", bad)
 		}
+	}
+}
+
+func TestPatternsAreSelectedByKey(t *testing.T) {
+	for _, c := range []struct{ keys, idle, working string }{
+		{"", "one_connection five_connections new_connection pool_5 pool_20 seven_clients",
+			"one_connection five_connections pool_20"},
+		{"work_pool_5 pool_20", "pool_20", "pool_5"},
+		{"work_one_connection", "", "one_connection"},
+	} {
+		p := Params{Patterns: strings.Fields(c.keys)}.withDefaults()
+		keys := func(prefix string) string {
+			var out []string
+			for _, of := range p.selected(prefix) {
+				out = append(out, of.Key)
+			}
+			return strings.Join(out, " ")
+		}
+		if idle, working := keys(""), keys(workPrefix); idle != c.idle || working != c.working {
+			t.Errorf("%q: %q and with work %q", c.keys, idle, working)
+		}
+	}
+}
+
+func TestRoundsAreOneSample(t *testing.T) {
+	round := func(mode string, n int, p50 float64, envoy *EnvoyUse) Sample {
+		return Sample{Mode: mode, Pattern: "pool_5", Seconds: 2, Requests: map[string]int{"a": n, "b": 0}, P50: p50,
+			Envoy: envoy}
+	}
+	r := newReport([]Sample{
+		round(proxy.ModeWangell, 100, 1, nil), round(proxy.ModeRequest, 50, 4, &EnvoyUse{CPU: 0.1, Memory: 5}),
+		round(proxy.ModeRequest, 70, 3, &EnvoyUse{CPU: 0.2, Memory: 4}), round(proxy.ModeWangell, 140, 2, nil),
+		round(proxy.ModeWangell, 120, 3, nil), round(proxy.ModeRequest, 60, 5, &EnvoyUse{CPU: 0.06, Memory: 4}),
+	})
+	for key, want := range map[string]float64{"pool_5_req_per_s_wangell": 60, "pool_5_request_over_connection": 0.5,
+		"pool_5_added_p50_ms": 2, "envoy_cores_per_1000_req_per_s": 2, "envoy_memory_mib": 5} {
+		if got := r.Summary.Get(key); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s = %v, want %v", key, got, want)
+		}
+	}
+	if raw, ok := r.Raw.([]Sample); !ok || len(raw) != 6 {
+		t.Errorf("raw samples: %v", r.Raw)
 	}
 }

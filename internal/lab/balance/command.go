@@ -19,7 +19,9 @@ pod. Some patterns are repeated with a server that works for each answer. The cl
 been started by test/cluster, with Wangell's chart and requests.enabled; test/knative installs
 Knative.`,
 		Example: `  sudo wangell-lab balance --cluster /var/tmp/wangell-cluster-lab/cluster.json --out out
-  sudo wangell-lab balance --cluster cluster.json --quick --out out -o json`,
+  sudo wangell-lab balance --cluster cluster.json --quick --out out -o json
+  sudo wangell-lab balance --cluster cluster.json --modes wangell,wangell_request \
+    --patterns work_one_connection,work_pool_20 --rounds 5 --time 5s --out out`,
 		Reports:   []string{reportName},
 		NewParams: func() lab.Params { return &Params{} },
 		Render:    render,

@@ -24,7 +24,12 @@ type Params struct {
 	Quick bool
 	// Modes are the measured ones of AllModes. Default: all.
 	Modes []string
-	// Time is how long each pattern lasts. Default: 1 min, or 4 s if Quick.
+	// Patterns are the keys of the measured Patterns, with the prefix "work_" for a server that works for each answer.
+	// Default: all, and those of workPatterns with work.
+	Patterns []string
+	// Rounds is how often everything is measured. Default: 1.
+	Rounds int
+	// Time is how long each pattern lasts in each round. Default: 1 min, or 4 s if Quick.
 	Time time.Duration
 }
 
@@ -33,13 +38,24 @@ func (p *Params) Flags(f *pflag.FlagSet) {
 	f.StringVar(&p.Cluster, "cluster", "", cluster.FlagUsage)
 	f.BoolVar(&p.Quick, "quick", false, "everything short: to see that it works, not to trust the numbers")
 	f.StringSliceVar(&p.Modes, "modes", nil, "what is measured (default all: "+strings.Join(AllModes, ",")+")")
-	f.DurationVar(&p.Time, "time", 0, "duration of each pattern (default 1m, with --quick 4s)")
+	f.StringSliceVar(&p.Patterns, "patterns", nil, "how clients use connections; with the prefix "+workPrefix+
+		", of a server that works for each answer (default all: "+strings.Join(allPatterns(), ",")+")")
+	f.IntVar(&p.Rounds, "rounds", 1, "how often everything is measured")
+	f.DurationVar(&p.Time, "time", 0, "duration of each pattern in each round (default 1m, with --quick 4s)")
 }
 
 // Check implements lab.Params.
 func (p *Params) Check(*pflag.FlagSet) error {
 	if p.Time < 0 {
 		return fmt.Errorf("--time %v is negative", p.Time)
+	}
+	if p.Rounds < 0 {
+		return fmt.Errorf("--rounds %d is negative", p.Rounds)
+	}
+	for _, key := range p.Patterns {
+		if !slices.ContainsFunc(Patterns, func(p Pattern) bool { return p.Key == strings.TrimPrefix(key, workPrefix) }) {
+			return fmt.Errorf("--patterns: there is no %q, only %s", key, strings.Join(allPatterns(), ", "))
+		}
 	}
 	for _, mode := range p.Modes {
 		if !slices.Contains(AllModes, mode) {
@@ -59,5 +75,30 @@ func (p Params) withDefaults() Params {
 	if len(p.Modes) == 0 {
 		p.Modes = AllModes
 	}
+	if len(p.Patterns) == 0 {
+		p.Patterns = allPatterns()
+	}
+	p.Rounds = max(1, p.Rounds)
 	return p
+}
+
+// workPrefix is what the keys of patterns begin with when the server works for each answer.
+const workPrefix = "work_"
+
+// allPatterns are the keys of the patterns that are measured by default.
+func allPatterns() (keys []string) {
+	for _, p := range Patterns {
+		keys = append(keys, p.Key)
+	}
+	for _, key := range workPatterns {
+		keys = append(keys, workPrefix+key)
+	}
+	return keys
+}
+
+// selected returns the patterns whose keys, with the prefix, are among those to measure.
+func (p Params) selected(prefix string) []Pattern {
+	return slices.DeleteFunc(slices.Clone(Patterns), func(of Pattern) bool {
+		return !slices.Contains(p.Patterns, prefix+of.Key)
+	})
 }

@@ -53,7 +53,7 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 	}
 	r.Params = map[string]any{
 		"nodes": len(c.File.Nodes), "CNI": c.File.CNI, "pods": replicas, "modes": strings.Join(params.Modes, ", "),
-		"quick": params.Quick, "time of each pattern (s)": params.Time.Seconds(),
+		"quick": params.Quick, "time of each pattern (s)": params.Time.Seconds(), "rounds": params.Rounds,
 		"load average at begin": loadBefore, "load average at end": report.LoadAverage(),
 	}
 	if slices.Contains(params.Modes, proxy.ModeKnative) {
@@ -77,32 +77,33 @@ func measure(ctx context.Context, c *proxy.Cluster, p Params, out lab.Output) ([
 	if err != nil {
 		return nil, err
 	}
-	m := measurement{cluster: c, from: from, length: p.Time, out: out}
+	m := measurement{cluster: c, from: from, rounds: p.Rounds, length: p.Time, out: out}
 	server := cluster.Server{Image: image, Stop: cluster.StopNow}
-	if err := m.patterns(ctx, p.Modes, Patterns, "", server); err != nil {
+	if err := m.patterns(ctx, p.Modes, p.selected(""), "", server); err != nil {
 		return nil, err
 	}
 	server.Work = work
 	modes := slices.DeleteFunc(slices.Clone(workModes), func(mode string) bool { return !slices.Contains(p.Modes, mode) })
-	patterns := slices.DeleteFunc(slices.Clone(Patterns), func(p Pattern) bool {
-		return !slices.Contains(workPatterns, p.Key)
-	})
-	return m.samples, m.patterns(ctx, modes, patterns, "-work", server)
+	return m.samples, m.patterns(ctx, modes, p.selected(workPrefix), "-work", server)
 }
 
 // measurement is what samples have in common.
 type measurement struct {
 	cluster *proxy.Cluster
 	from    *cluster.Vantage
+	rounds  int
 	length  time.Duration
 	out     lab.Output
 	samples []Sample
 }
 
-// patterns takes a sample of each pattern in each mode, the modes in turn, and then removes the pods.
+// patterns takes a sample of each pattern in each mode and round, the modes in turn, and then removes the pods.
 func (m *measurement) patterns(
 	ctx context.Context, modes []string, patterns []Pattern, suffix string, server cluster.Server,
 ) error {
+	if len(patterns) == 0 {
+		return nil
+	}
 	targets := map[string]target{}
 	for _, mode := range modes {
 		var err error
@@ -110,8 +111,9 @@ func (m *measurement) patterns(
 			return err
 		}
 	}
-	for i, pattern := range patterns {
-		for _, mode := range proxy.InTurn(modes, i) {
+	for i := range m.rounds * len(patterns) {
+		pattern := patterns[i%len(patterns)]
+		for _, mode := range proxy.InTurn(modes, i/len(patterns)+i) {
 			s, err := m.sample(ctx, targets[mode], mode, pattern)
 			if err != nil {
 				return err

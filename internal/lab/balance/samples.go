@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/lab/proxy"
+	"wangell.loutres.me/internal/lab/report"
 )
 
 // AllModes are the compared modes.
@@ -71,6 +72,58 @@ type Sample struct {
 type EnvoyUse struct {
 	CPU    float64 `json:"cpu_s"`      // of all, in seconds
 	Memory float64 `json:"memory_mib"` // of the largest at the end, without files
+}
+
+// together returns the samples with those of the same mode and pattern, of all rounds, as one: counts are sums, times
+// medians.
+func together(samples []Sample) (out []Sample) {
+	type key struct {
+		mode, pattern string
+		work          float64
+	}
+	rounds := map[key][]Sample{}
+	var keys []key
+	for _, s := range samples {
+		k := key{s.Mode, s.Pattern, s.Work}
+		if rounds[k] == nil {
+			keys = append(keys, k)
+		}
+		rounds[k] = append(rounds[k], s)
+	}
+	for _, k := range keys {
+		out = append(out, sum(rounds[k]))
+	}
+	return out
+}
+
+func sum(rounds []Sample) Sample {
+	if len(rounds) == 1 {
+		return rounds[0]
+	}
+	out := Sample{Mode: rounds[0].Mode, Pattern: rounds[0].Pattern, Work: rounds[0].Work,
+		Requests: map[string]int{}, Connections: map[string]int{}}
+	var p50, p99 []float64
+	for _, s := range rounds {
+		out.Seconds += s.Seconds
+		out.Failed += s.Failed
+		out.Errors = append(out.Errors, s.Errors...)
+		for pod, n := range s.Requests {
+			out.Requests[pod] += n
+		}
+		for pod, n := range s.Connections {
+			out.Connections[pod] += n
+		}
+		p50, p99 = append(p50, s.P50), append(p99, s.P99)
+		if s.Envoy != nil {
+			if out.Envoy == nil {
+				out.Envoy = &EnvoyUse{}
+			}
+			out.Envoy.CPU += s.Envoy.CPU
+			out.Envoy.Memory = max(out.Envoy.Memory, s.Envoy.Memory)
+		}
+	}
+	out.P50, out.P99 = report.Percentile(p50, 50), report.Percentile(p99, 50)
+	return out
 }
 
 // answered returns the number of requests that were answered.

@@ -25,14 +25,16 @@ connection goes to one pod. So with few connections the busiest pod is far above
 connections more than others is uneven even if its connections are spread evenly. Least open flows counts the flows
 that are open when a new one arrives: connections that follow each other are spread in turn. With Request, pods take
 turns. A connection is counted for the pod that answered it last. The server answers at once, or uses %[2]v of
-processor time for each answer. Envoy's processor time is that of its pods on all nodes, its memory that of the
-largest without files. Client, Envoy and pods share the machine's cores.`
+processor time for each answer. Of several rounds, requests are added up, and percentiles are the medians of the
+rounds'. Envoy's processor time is that of its pods on all nodes, its memory that of the largest without files. Client,
+Envoy and pods share the machine's cores.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
-func newReport(samples []Sample) *report.Report {
+func newReport(all []Sample) *report.Report {
+	samples := together(all)
 	modes := modesOf(samples)
 	return &report.Report{
-		Name: reportName, Title: "Balancing: which pods get the requests", Raw: samples,
+		Name: reportName, Title: "Balancing: which pods get the requests", Raw: all,
 		How:     fmt.Sprintf(how, replicas, work),
 		Summary: summary(modes, samples), Tables: tables(samples), Figure: figure(modes, samples),
 	}
@@ -65,7 +67,7 @@ func split(samples []Sample) (idle, working []Sample) {
 func summary(modes []string, samples []Sample) (out report.Summary) {
 	idle, working := split(samples)
 	out = append(out, perPattern("", "", idle)...)
-	out = append(out, perPattern("work_", fmt.Sprintf(", %v of work", work), working)...)
+	out = append(out, perPattern(workPrefix, fmt.Sprintf(", %v of work", work), working)...)
 	for _, mode := range modes {
 		failed := 0
 		for _, s := range samples {
@@ -78,7 +80,7 @@ func summary(modes []string, samples []Sample) (out report.Summary) {
 	}
 	for _, mode := range requestModes {
 		out = append(out, envoySummary(mode, "", "", idle)...)
-		out = append(out, envoySummary(mode, "work_", fmt.Sprintf(", %v of work", work), working)...)
+		out = append(out, envoySummary(mode, workPrefix, fmt.Sprintf(", %v of work", work), working)...)
 	}
 	return out
 }
@@ -153,7 +155,9 @@ func envoySummary(mode, prefix, more string, samples []Sample) report.Summary {
 
 func tables(samples []Sample) (out []report.Table) {
 	idle, working := split(samples)
-	out = append(out, table("By pattern", idle))
+	if len(idle) > 0 {
+		out = append(out, table("By pattern", idle))
+	}
 	if len(working) > 0 {
 		out = append(out, table(fmt.Sprintf("By pattern, %v of work for each answer", work), working))
 	}
