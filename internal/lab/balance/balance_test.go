@@ -171,12 +171,15 @@ func TestRoundsAreOneSample(t *testing.T) {
 		return Sample{Mode: mode, Pattern: "pool_5", Seconds: 2, Requests: map[string]int{"a": n, "b": 0}, P50: p50,
 			Envoy: envoy}
 	}
+	other := round(proxy.ModeWangell, 0, 2, nil)
+	other.Requests["b"] = 140 // another pod is the busiest
 	r := newReport([]Sample{
 		round(proxy.ModeWangell, 100, 1, nil), round(proxy.ModeRequest, 50, 4, &EnvoyUse{CPU: 0.1, Memory: 5}),
-		round(proxy.ModeRequest, 70, 3, &EnvoyUse{CPU: 0.2, Memory: 4}), round(proxy.ModeWangell, 140, 2, nil),
+		round(proxy.ModeRequest, 70, 3, &EnvoyUse{CPU: 0.2, Memory: 4}), other,
 		round(proxy.ModeWangell, 120, 3, nil), round(proxy.ModeRequest, 60, 5, &EnvoyUse{CPU: 0.06, Memory: 4}),
 	})
-	for key, want := range map[string]float64{"pool_5_req_per_s_wangell": 60, "pool_5_request_over_connection": 0.5,
+	for key, want := range map[string]float64{"pool_5_req_per_s_wangell": 60,
+		"pool_5_busiest_over_mean_wangell": 2, "pool_5_request_over_connection": 0.5,
 		"pool_5_added_p50_ms": 2, "envoy_cores_per_1000_req_per_s": 2, "envoy_memory_mib": 5} {
 		if got := r.Summary.Get(key); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s = %v, want %v", key, got, want)

@@ -4,6 +4,7 @@ package balance
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"wangell.loutres.me/internal/lab/proxy"
@@ -74,8 +75,8 @@ type EnvoyUse struct {
 	Memory float64 `json:"memory_mib"` // of the largest at the end, without files
 }
 
-// together returns the samples with those of the same mode and pattern, of all rounds, as one: counts are sums, times
-// medians.
+// together returns the samples with those of the same mode and pattern, of all rounds, as one. The counts of the busiest
+// pod of each round are added up, those of the second, and so on: each round has its own. Times are medians.
 func together(samples []Sample) (out []Sample) {
 	type key struct {
 		mode, pattern string
@@ -100,18 +101,20 @@ func sum(rounds []Sample) Sample {
 	if len(rounds) == 1 {
 		return rounds[0]
 	}
-	out := Sample{Mode: rounds[0].Mode, Pattern: rounds[0].Pattern, Work: rounds[0].Work,
-		Requests: map[string]int{}, Connections: map[string]int{}}
+	out := Sample{
+		Mode: rounds[0].Mode, Pattern: rounds[0].Pattern, Work: rounds[0].Work,
+		Requests: map[string]int{}, Connections: map[string]int{},
+	}
 	var p50, p99 []float64
 	for _, s := range rounds {
 		out.Seconds += s.Seconds
 		out.Failed += s.Failed
 		out.Errors = append(out.Errors, s.Errors...)
-		for pod, n := range s.Requests {
-			out.Requests[pod] += n
+		for i, n := range descending(s.Requests) {
+			out.Requests[strconv.Itoa(i)] += n
 		}
-		for pod, n := range s.Connections {
-			out.Connections[pod] += n
+		for i, n := range descending(s.Connections) {
+			out.Connections[strconv.Itoa(i)] += n
 		}
 		p50, p99 = append(p50, s.P50), append(p99, s.P99)
 		if s.Envoy != nil {
