@@ -75,8 +75,9 @@ type EnvoyUse struct {
 	Memory float64 `json:"memory_mib"` // of the largest at the end, without files
 }
 
-// together returns the samples with those of the same mode and pattern, of all rounds, as one. The counts of the busiest
-// pod of each round are added up, those of the second, and so on: each round has its own. Times are medians.
+// together returns the samples with those of the same mode and pattern, of all rounds, as one. The counts of the
+// busiest pod of each round are added up, those of the second, and so on, as another pod is the busiest in each round.
+// Times are medians.
 func together(samples []Sample) (out []Sample) {
 	type key struct {
 		mode, pattern string

@@ -25,9 +25,9 @@ connection goes to one pod. So with few connections the busiest pod is far above
 connections more than others is uneven even if its connections are spread evenly. Least open flows counts the flows
 that are open when a new one arrives: connections that follow each other are spread in turn. With Request, pods take
 turns. A connection is counted for the pod that answered it last. The server answers at once, or uses %[2]v of
-processor time for each answer. Of several rounds, the counts of the busiest pod of each are added up, those of
-the second, and so on; percentiles are the medians of the rounds'. Envoy's processor time is that of its pods on all nodes, its memory that of the largest without files. Client,
-Envoy and pods share the machine's cores.`
+processor time for each answer. Of several rounds, the counts of the busiest pod of each are added up, those of the
+second, and so on; percentiles are the medians of the rounds'. Envoy's processor time is that of its pods on all nodes,
+its memory that of the largest without files. Client, Envoy and pods share the machine's cores.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(all []Sample) *report.Report {
