@@ -112,8 +112,9 @@ func (m *measurement) patterns(
 		}
 	}
 	for i := range m.rounds * len(patterns) {
-		pattern := patterns[i%len(patterns)]
-		for _, mode := range proxy.InTurn(modes, i/len(patterns)+i) {
+		round, j := i/len(patterns), i%len(patterns)
+		pattern := patterns[j]
+		for _, mode := range proxy.InTurn(modes, round+j) {
 			s, err := m.sample(ctx, targets[mode], mode, pattern)
 			if err != nil {
 				return err

@@ -98,6 +98,7 @@ func together(samples []Sample) (out []Sample) {
 	return out
 }
 
+// sum returns the samples of all rounds as one.
 func sum(rounds []Sample) Sample {
 	if len(rounds) == 1 {
 		return rounds[0]
