@@ -127,7 +127,7 @@ func sum(rounds []Sample) Sample {
 			out.Envoy.Memory = max(out.Envoy.Memory, s.Envoy.Memory)
 		}
 	}
-	out.P50, out.P99 = report.Percentile(p50, 50), report.Percentile(p99, 50)
+	out.P50, out.P99 = report.Median(p50), report.Median(p99)
 	return out
 }
 
