@@ -22,7 +22,7 @@ func TestEveryCommandHasHelpAndExamples(t *testing.T) {
 		if cmd.Short == "" || cmd.Example == "" || cmd.Args == nil {
 			t.Errorf("%s: Short %q, Example %q, Args set: %t", cmd.CommandPath(), cmd.Short, cmd.Example, cmd.Args != nil)
 		}
-		for line := range strings.Lines(cmd.Example) {
+		for line := range strings.Lines(strings.ReplaceAll(cmd.Example, "\\\n", "")) {
 			if !strings.Contains(line, "wangell-lab "+cmd.Name()) && cmd.HasParent() && !cmd.Hidden {
 				t.Errorf("%s: the example %q does not call it", cmd.CommandPath(), line)
 			}
