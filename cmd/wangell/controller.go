@@ -29,7 +29,7 @@ type controllerFlags struct {
 	config                                operator.Config
 	addresses                             []string
 	addressesFrom, lease, key, kubeconfig string
-	account                               string
+	account, deployment                   string
 }
 
 func newController(g *globals) *cobra.Command {
@@ -74,6 +74,8 @@ without it; only a sleeping service has to wait.`,
 		"time between two renewals of the Lease, or two tries to get it")
 	f.DurationVar(&c.config.HandOver, "hand-over", 15*time.Second,
 		"how long a former leader keeps reporting pod changes to daemons, until the next leader does")
+	f.StringVar(&c.deployment, "deployment", "", "Deployment of the controllers, as NAMESPACE/NAME: once it has no "+
+		"replicas, a former leader ends without waiting for the next one; empty: it always waits")
 	f.IntVar(&c.config.MaxServices, "services", int(gate.DefaultSizes().Services),
 		"services that the daemons' gates have room for, as their --services")
 	f.StringVar(&c.config.Namespace, "namespace", "", "manage the services of this namespace only")
@@ -106,6 +108,11 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 	}
 	if c.addressesFrom != "" {
 		if c.config.PoolsFrom, err = parseName("addresses-configmap", c.addressesFrom); err != nil {
+			return cli.UsageError{Command: cmd.CommandPath(), Err: err}
+		}
+	}
+	if c.deployment != "" {
+		if c.config.Deployment, err = parseName("deployment", c.deployment); err != nil {
 			return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,13 +69,7 @@ func TestCleanUndoesWhatControllersDidOnceTheyHaveEnded(t *testing.T) {
 		map[string]string{reservation.Annotation: `{"app":{"cpu":"1"}}`})
 	w.smallPod("other", nil, note) // of nobody
 	labels := map[string]string{"app": "controller"}
-	two := int32(2)
-	w.create(&appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "controllers"},
-		Spec: appsv1.DeploymentSpec{Replicas: &two, Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-				Containers: []corev1.Container{{Name: "controller", Image: "registry.example/controller:1"}}}}},
-	})
+	w.controllers(2, labels)
 	controller := w.smallPod("controller-1", labels, nil)
 
 	err := w.clean(time.Second, "controllers")

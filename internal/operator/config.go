@@ -52,6 +52,9 @@ type Config struct {
 	// HandOver is how long a former leader keeps reporting pod changes to daemons, unless all of them switch to the
 	// next leader before that.
 	HandOver time.Duration
+	// Deployment is the one that runs the controllers. A former leader waits for no other one if it has no replicas, or is
+	// gone. The zero value: always wait.
+	Deployment Name
 	// Namespace is the only one whose services are managed; empty for all.
 	Namespace string
 	// StartThroughDeployment leaves it to the Deployment to create the pods of a wake; see kube.Config.

@@ -16,6 +16,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -65,6 +67,9 @@ func (r *retired) close(log *slog.Logger) {
 	r.controller.Detach()
 }
 
+// isLastTimeout bounds the request of isLast.
+const isLastTimeout = 2 * time.Second
+
 // handsOver is logged when this process no longer leads.
 const handsOver = "no longer the leader: daemons may move to the next one"
 
@@ -77,6 +82,11 @@ func (l *leader) handOver() {
 		return
 	}
 	defer r.close(l.log)
+	if l.isLast() {
+		l.log.Info("no longer the leader, and no controller is to follow: traffic goes on, but nothing wakes",
+			"deployment", l.cfg.Deployment.String())
+		return
+	}
 	l.log.Info(handsOver, "within", l.cfg.HandOver)
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.HandOver)
@@ -87,6 +97,22 @@ func (l *leader) handOver() {
 		return
 	}
 	l.log.Info("handed over", "took", time.Since(begin))
+}
+
+// isLast reports whether the Deployment of the controllers has no replicas, or is gone, as in an uninstallation. It is
+// false if the API server does not answer.
+func (l *leader) isLast() bool {
+	name := l.cfg.Deployment
+	if name == (Name{}) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), isLastTimeout)
+	defer cancel()
+	d, err := l.client.AppsV1().Deployments(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	if err != nil {
+		return apierrors.IsNotFound(err)
+	}
+	return d.DeletionTimestamp != nil || d.Spec.Replicas != nil && *d.Spec.Replicas == 0
 }
 
 // lead runs the controller, with its runtime and its socket for daemons, while this process leads. After that,

@@ -196,7 +196,11 @@ func TestNewLeaderTakesOver(t *testing.T) {
 
 // A leader that ends reports leaving pods to daemons until the next leader does, and then ends.
 func TestLeaderThatEndsTellsUntilTheNextOneDoes(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.HandOver = patience })
+	w := newWorld(t, func(c *Config) {
+		c.HandOver = patience
+		c.Deployment = Name{c.Namespace, "controllers"}
+	})
+	w.controllers(2, map[string]string{"app": "controller"})
 	stop := w.run()
 	w.apply("web")
 	a := w.vip("web")
@@ -224,7 +228,28 @@ func TestLeaderThatEndsTellsUntilTheNextOneDoes(t *testing.T) {
 	<-ended
 }
 
-// So does one that loses the Lease.
+// The last leader does not wait for another one.
+func TestLeaderOfADeploymentWithoutReplicasEndsAtOnce(t *testing.T) {
+	for name, gone := range map[string]bool{"scaled to zero": false, "deleted": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(c *Config) {
+				c.HandOver = 10 * patience
+				c.Deployment = Name{c.Namespace, "controllers"}
+			})
+			if !gone {
+				w.controllers(0, map[string]string{"app": "controller"})
+			}
+			stop := w.run()
+			w.apply("web")
+			a := w.vip("web")
+			w.d.syn(a)
+			w.until("a pod serves", func() bool { return w.d.serving(a) == 1 }) // so the daemon is connected
+			stop()
+		})
+	}
+}
+
+// One that loses the Lease reports leaving pods, too.
 func TestLeaderThatLosesTheLeaseTellsUntilTheNextOneDoes(t *testing.T) {
 	lost := make(chan struct{})
 	w := newWorld(t, func(c *Config) {

@@ -313,6 +313,17 @@ func (w *world) condition(name, kind string, status metav1.ConditionStatus, reas
 	return message
 }
 
+// controllers creates the Deployment "controllers", whose pods have these labels.
+func (w *world) controllers(replicas int32, labels map[string]string) {
+	w.t.Helper()
+	w.create(&appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "controllers"},
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "controller", Image: "registry.example/controller:1"}}}}},
+	})
+}
+
 // replicas returns those of a Deployment; -1 if there is none.
 func (w *world) replicas(name string) int32 {
 	var d appsv1.Deployment
@@ -494,12 +505,12 @@ func (p *player) idsOf(a netip.AddrPort, state wire.PodState) (ids []uint64) {
 	return ids
 }
 
-// play gives every Deployment as many pods as it wants, and runs each.
+// play gives the Deployment of each service as many pods as it wants, and runs each.
 func (p *player) play(ctx context.Context) {
 	n := 0
 	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		var all appsv1.DeploymentList
-		if p.w.client.List(ctx, &all, client.InNamespace(p.w.namespace)) != nil {
+		if p.w.client.List(ctx, &all, client.InNamespace(p.w.namespace), client.HasLabels{v1alpha1.LabelService}) != nil {
 			continue
 		}
 		wanted := map[string]int{}
