@@ -139,6 +139,7 @@ func TestHelloSpeaksEveryHTTP1Dialect(t *testing.T) {
 		{"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", "Connection: keep-alive\r\n"}, // ab -k
 		{"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "Connection: close\r\n"},
 		{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "Served-By: "},
+		{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "Served-At: 127.0.0.1\r\n"},
 		{"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n", "Content-Length: "},
 		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na=b", "Hello from Wangell\n"},
 		{"nonsense\r\n\r\n", "400 Bad Request\r\n"},

@@ -2,7 +2,7 @@
 
 // Command hello is a small web server for demos, tests and measurements. It answers every request with "Hello from
 // Wangell" and the client's address as the server sees it, on the port in $PORT (default 8080). The response header
-// Served-By holds the host name, which on Kubernetes is the name of the pod.
+// Served-By holds the host name, which on Kubernetes is the name of the pod, and Served-At the server's own address.
 //
 // $STOP selects how the server reacts to SIGTERM and SIGINT:
 //
@@ -99,6 +99,9 @@ func newHello() *hello {
 func (h *hello) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Served-By", h.host)
+	if at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+		w.Header().Set("Served-At", at.IP.String())
+	}
 	if h.draining.Load() {
 		w.Header().Set("Connection", "close")
 	}

@@ -119,7 +119,7 @@ func TestReportShowsTheBusiestPod(t *testing.T) {
 			}
 		}
 	}
-	r := newReport(samples)
+	r := newReport(samples, false)
 	for key, want := range map[string]float64{"pool_20_busiest_over_mean_nftables": 3,
 		"pool_20_busiest_over_mean_wangell": 1, "one_connection_req_per_s_wangell": 250,
 		"one_connection_request_over_connection": 1, "work_one_connection_request_over_connection": 0.8,
@@ -138,7 +138,8 @@ func TestReportShowsTheBusiestPod(t *testing.T) {
 
 func TestParamsAreChecked(t *testing.T) {
 	for _, bad := range []Params{{}, {Cluster: "x", Modes: []string{"direct"}}, {Cluster: "x", Time: -1},
-		{Cluster: "x", Rounds: -1}, {Cluster: "x", Patterns: []string{"work_two_connections"}}} {
+		{Cluster: "x", Rounds: -1}, {Cluster: "x", Patterns: []string{"work_two_connections"}}, {Cluster: "x", Machine: true},
+		{Machine: true, Modes: []string{proxy.ModeKnative}}, {Cluster: "x", Envoy: "/usr/bin/envoy"}} {
 		if err := bad.Check(nil); err == nil {
 			t.Errorf("%+v was accepted", bad)
 		}
@@ -177,7 +178,7 @@ func TestRoundsAreOneSample(t *testing.T) {
 		round(proxy.ModeWangell, 100, 1, nil), round(proxy.ModeRequest, 50, 4, &EnvoyUse{CPU: 0.1, Memory: 5}),
 		round(proxy.ModeRequest, 70, 3, &EnvoyUse{CPU: 0.2, Memory: 4}), other,
 		round(proxy.ModeWangell, 120, 3, nil), round(proxy.ModeRequest, 60, 5, &EnvoyUse{CPU: 0.06, Memory: 4}),
-	})
+	}, false)
 	for key, want := range map[string]float64{"pool_5_req_per_s_wangell": 60,
 		"pool_5_busiest_over_mean_wangell": 2, "pool_5_request_over_connection": 0.5,
 		"pool_5_added_p50_ms": 2, "envoy_cores_per_1000_req_per_s": 2, "envoy_memory_mib": 5} {

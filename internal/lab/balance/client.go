@@ -3,6 +3,7 @@
 package balance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -51,6 +52,8 @@ type endpoint struct {
 	dial probe.DialFunc
 	// address is where they connect to, and host the host name; empty for the address.
 	address, host string
+	// named is the header of answers that names the pod; empty for Served-By, the name of the pod on Kubernetes.
+	named string
 	// pods are the names of all pods that may answer.
 	pods []string
 }
@@ -131,12 +134,13 @@ func (s endpoint) ask(ctx context.Context, client *http.Client) (pod string, con
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 		return "", nil, err
 	}
-	pod = resp.Header.Get("Served-By")
+	named := cmp.Or(s.named, "Served-By")
+	pod = resp.Header.Get(named)
 	switch {
 	case resp.StatusCode != http.StatusOK:
 		return "", nil, errors.New("answer " + resp.Status)
 	case pod == "":
-		return "", nil, errors.New("the answer has no header Served-By")
+		return "", nil, errors.New("the answer has no header " + named)
 	}
 	return pod, conn, nil
 }

@@ -3,6 +3,7 @@
 package balance
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,10 +20,17 @@ const replicas = 5
 // Params configures the experiment.
 type Params struct {
 	// Cluster is the cluster.json of a cluster started by test/cluster, with Wangell's chart unless Modes omits Wangell.
+	// Empty with Machine.
 	Cluster string
+	// Machine measures on this machine, without Kubernetes, with the modes machineModes.
+	Machine bool
+	// Wangell is the program that runs on this machine. Default: see onenode.FindWangell.
+	Wangell string
+	// Envoy is the path of Envoy on this machine. Default: see envoytest.Find.
+	Envoy string
 	// Quick makes everything short: enough to see that the experiment works, not to trust the numbers.
 	Quick bool
-	// Modes are the measured ones of AllModes. Default: all.
+	// Modes are the measured ones of AllModes. Default: all, without Knative if the cluster has none.
 	Modes []string
 	// Patterns are the keys of the measured Patterns, with the prefix "work_" for a server that works for each answer.
 	// Default: all, and those of workPatterns with work.
@@ -31,11 +39,17 @@ type Params struct {
 	Rounds int
 	// Time is how long each pattern lasts in each round. Default: 1 min, or 4 s if Quick.
 	Time time.Duration
+
+	chosenModes bool // Modes are not the default
 }
 
 // Flags implements lab.Params.
 func (p *Params) Flags(f *pflag.FlagSet) {
 	f.StringVar(&p.Cluster, "cluster", "", cluster.FlagUsage)
+	f.BoolVar(&p.Machine, "machine", false, "measure on this machine, without Kubernetes: "+strings.Join(machineModes, ","))
+	f.StringVar(&p.Wangell, "wangell", "", "program to measure with --machine (default: the wangell beside this program, "+
+		"or in $PATH)")
+	f.StringVar(&p.Envoy, "envoy", "", "Envoy for --machine (default: the one in $PATH, or a Python wheel's)")
 	f.BoolVar(&p.Quick, "quick", false, "everything short: to see that it works, not to trust the numbers")
 	f.StringSliceVar(&p.Modes, "modes", nil, "what is measured (default all: "+strings.Join(AllModes, ",")+")")
 	f.StringSliceVar(&p.Patterns, "patterns", nil, "how clients use connections; with the prefix "+workPrefix+
@@ -58,11 +72,27 @@ func (p *Params) Check(*pflag.FlagSet) error {
 		}
 	}
 	for _, mode := range p.Modes {
-		if !slices.Contains(AllModes, mode) {
-			return fmt.Errorf("--modes: there is no %q, only %s", mode, strings.Join(AllModes, ", "))
+		if all := p.allModes(); !slices.Contains(all, mode) {
+			return fmt.Errorf("--modes: there is no %q, only %s", mode, strings.Join(all, ", "))
 		}
 	}
+	switch {
+	case !p.Machine && (p.Wangell != "" || p.Envoy != ""):
+		return errors.New("--wangell and --envoy are for --machine")
+	case p.Machine && p.Cluster != "":
+		return errors.New("--cluster and --machine exclude each other")
+	case p.Machine:
+		return nil
+	}
 	return cluster.CheckFlag(p.Cluster)
+}
+
+// allModes are the modes that can be measured.
+func (p Params) allModes() []string {
+	if p.Machine {
+		return machineModes
+	}
+	return AllModes
 }
 
 func (p Params) withDefaults() Params {
@@ -72,8 +102,9 @@ func (p Params) withDefaults() Params {
 	case p.Time == 0:
 		p.Time = time.Minute
 	}
-	if len(p.Modes) == 0 {
-		p.Modes = AllModes
+	p.chosenModes = len(p.Modes) > 0
+	if !p.chosenModes {
+		p.Modes = p.allModes()
 	}
 	if len(p.Patterns) == 0 {
 		p.Patterns = allPatterns()

@@ -6,14 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/cluster"
-	"wangell.loutres.me/internal/lab/knative"
 	"wangell.loutres.me/internal/lab/proxy"
 	"wangell.loutres.me/internal/lab/report"
 )
@@ -22,75 +20,70 @@ import (
 func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, err error) {
 	params := p.withDefaults()
 	loadBefore := report.LoadAverage()
-	c, err := proxy.Open(ctx, params.Cluster, knative.Resource)
+	var s site
+	if params.Machine {
+		s, err = openMachine(ctx, params)
+	} else {
+		s, err = openCluster(ctx, &params, out)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		if closeErr := c.Close(); closeErr != nil {
+		if closeErr := s.Close(); closeErr != nil {
 			err = errors.Join(err, fmt.Errorf("clean up: %w", closeErr))
 		}
 	}()
-	modes, missing, err := withoutMissing(ctx, c.Cluster, params.Modes)
+	samples, err := measure(ctx, s, params, out)
 	if err != nil {
 		return nil, err
 	}
-	if missing != nil {
-		if len(p.Modes) > 0 {
-			return nil, fmt.Errorf("--modes: %w", missing)
-		}
-		out.Log("left out: %v", missing)
-	}
-	params.Modes = modes
-	samples, err := measure(ctx, c, params, out)
-	if err != nil {
-		return nil, err
-	}
-	r := newReport(samples)
+	r := newReport(samples, params.Machine)
 	r.Time = time.Now()
-	if r.Versions, err = c.Versions(); err != nil {
-		return nil, err
-	}
 	r.Params = map[string]any{
-		"nodes": len(c.File.Nodes), "CNI": c.File.CNI, "pods": replicas, "modes": strings.Join(params.Modes, ", "),
-		"quick": params.Quick, "time of each pattern (s)": params.Time.Seconds(), "rounds": params.Rounds,
+		"pods": replicas, "modes": strings.Join(params.Modes, ", "), "quick": params.Quick,
+		"time of each pattern (s)": params.Time.Seconds(), "rounds": params.Rounds,
 		"load average at begin": loadBefore, "load average at end": report.LoadAverage(),
 	}
-	if slices.Contains(params.Modes, proxy.ModeKnative) {
-		settings, versions, err := knative.Settings(ctx, c.Cluster)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(r.Params, settings)
-		maps.Copy(r.Versions, versions)
+	if r.Versions, err = s.describe(ctx, r.Params); err != nil {
+		return nil, err
 	}
 	return []*report.Report{r}, nil
 }
 
+// site is where the experiment runs.
+type site interface {
+	// target makes the service of a mode, with all its pods, whose answers cost some processor time.
+	target(ctx context.Context, mode string, work time.Duration) (target, error)
+	// describe adds parameters, and returns versions.
+	describe(ctx context.Context, params map[string]any) (map[string]string, error)
+	// Close removes everything.
+	Close() error
+}
+
+// target is the service of a mode.
+type target interface {
+	// endpoint returns what clients ask, once the service answers.
+	endpoint(ctx context.Context) (endpoint, error)
+	// envoy returns what the Envoys of the mode have used so far.
+	envoy(ctx context.Context) (EnvoyUse, error)
+	// remove removes its pods, if that is needed for others to be measured.
+	remove(ctx context.Context) error
+}
+
 // measure takes a sample of each pattern in each mode, the modes in turn; then of some with a server that works.
-func measure(ctx context.Context, c *proxy.Cluster, p Params, out lab.Output) ([]Sample, error) {
-	image, err := c.PushHello(ctx)
-	if err != nil {
+func measure(ctx context.Context, s site, p Params, out lab.Output) ([]Sample, error) {
+	m := measurement{site: s, rounds: p.Rounds, length: p.Time, out: out}
+	if err := m.patterns(ctx, p.Modes, p.selected(""), 0); err != nil {
 		return nil, err
 	}
-	from, err := c.PodClients(ctx, image, 1)
-	if err != nil {
-		return nil, err
-	}
-	m := measurement{cluster: c, from: from, rounds: p.Rounds, length: p.Time, out: out}
-	server := cluster.Server{Image: image, Stop: cluster.StopNow}
-	if err := m.patterns(ctx, p.Modes, p.selected(""), "", server); err != nil {
-		return nil, err
-	}
-	server.Work = work
 	modes := slices.DeleteFunc(slices.Clone(workModes), func(mode string) bool { return !slices.Contains(p.Modes, mode) })
-	return m.samples, m.patterns(ctx, modes, p.selected(workPrefix), "-work", server)
+	return m.samples, m.patterns(ctx, modes, p.selected(workPrefix), work)
 }
 
 // measurement is what samples have in common.
 type measurement struct {
-	cluster *proxy.Cluster
-	from    *cluster.Vantage
+	site    site
 	rounds  int
 	length  time.Duration
 	out     lab.Output
@@ -98,16 +91,14 @@ type measurement struct {
 }
 
 // patterns takes a sample of each pattern in each mode and round, the modes in turn, and then removes the pods.
-func (m *measurement) patterns(
-	ctx context.Context, modes []string, patterns []Pattern, suffix string, server cluster.Server,
-) error {
+func (m *measurement) patterns(ctx context.Context, modes []string, patterns []Pattern, work time.Duration) error {
 	if len(patterns) == 0 {
 		return nil
 	}
 	targets := map[string]target{}
 	for _, mode := range modes {
 		var err error
-		if targets[mode], err = makeTarget(ctx, m.cluster, mode, suffix, server); err != nil {
+		if targets[mode], err = m.site.target(ctx, mode, work); err != nil {
 			return err
 		}
 	}
@@ -119,7 +110,7 @@ func (m *measurement) patterns(
 			if err != nil {
 				return err
 			}
-			s.Mode, s.Work = mode, float64(server.Work)/float64(time.Millisecond)
+			s.Mode, s.Work = mode, float64(work)/float64(time.Millisecond)
 			m.out.Log("%s, %g ms of work: %s: %.0f requests per second, busiest over mean %.2f, p50 %.2f ms, %d failed",
 				pattern.Name, s.Work, mode, s.perSecond(), busiest(s.Requests), s.P50, s.Failed)
 			m.samples = append(m.samples, s)
@@ -135,18 +126,9 @@ func (m *measurement) patterns(
 
 // sample runs one pattern against the service of a mode.
 func (m *measurement) sample(ctx context.Context, t target, mode string, p Pattern) (Sample, error) {
-	if err := m.from.UntilServed(ctx, t.Target); err != nil {
-		return Sample{}, err
-	}
-	pods, err := t.Pods(ctx)
+	service, err := t.endpoint(ctx)
 	if err != nil {
 		return Sample{}, err
-	}
-	service := endpoint{
-		dial: m.from.Hosts[0].Namespace.Dialer().DialContext, address: m.from.Address(t.Target), host: t.Host,
-	}
-	for i := range pods {
-		service.pods = append(service.pods, pods[i].Name)
 	}
 	if !slices.Contains(requestModes, mode) {
 		s := runPattern(ctx, p, service, m.length)
@@ -155,12 +137,12 @@ func (m *measurement) sample(ctx context.Context, t target, mode string, p Patte
 	if err := untilFronted(ctx, service); err != nil {
 		return Sample{}, err
 	}
-	before, err := m.envoyUse(ctx, mode)
+	before, err := t.envoy(ctx)
 	if err != nil {
 		return Sample{}, err
 	}
 	s := runPattern(ctx, p, service, m.length)
-	after, err := m.envoyUse(ctx, mode)
+	after, err := t.envoy(ctx)
 	s.Envoy = &EnvoyUse{CPU: after.CPU - before.CPU, Memory: after.Memory}
 	return s, errors.Join(err, ctx.Err())
 }
@@ -172,32 +154,10 @@ func untilFronted(ctx context.Context, service endpoint) error {
 		s := runPattern(ctx, one, service, 100*time.Millisecond)
 		for _, n := range s.Requests {
 			if n == 0 {
-				return fmt.Errorf("requests of one connection do not reach all pods: %v: does the chart have "+
-					"requests.enabled?", s.Requests)
+				return fmt.Errorf("requests of one connection do not reach all pods: %v: does Envoy run? On a cluster, the chart "+
+					"needs requests.enabled", s.Requests)
 			}
 		}
 		return nil
 	})
-}
-
-// envoyUse returns what the Envoys of a mode have used so far.
-func (m *measurement) envoyUse(ctx context.Context, mode string) (EnvoyUse, error) {
-	var use EnvoyUse
-	pods, err := envoys(ctx, m.cluster.Cluster, mode)
-	if err != nil {
-		return use, err
-	}
-	for i := range pods {
-		cpu, err := m.cluster.PodCPU(&pods[i])
-		if err != nil {
-			return use, err
-		}
-		memory, err := m.cluster.PodMemory(&pods[i])
-		if err != nil {
-			return use, err
-		}
-		use.CPU += cpu.Seconds()
-		use.Memory = max(use.Memory, float64(memory)/(1<<20))
-	}
-	return use, nil
 }

@@ -12,30 +12,47 @@ import (
 	"wangell.loutres.me/internal/lab/report"
 )
 
-const reportName = "balance"
+// The names of the reports: on a cluster, and on one machine.
+const (
+	reportName  = "balance"
+	machineName = "balance-machine"
+)
 
-const how = `A service of %[1]d pods on a cluster of several nodes on one machine: behind kube-proxy in nftables mode
+const howMachine = `A service of %[1]d pods on one machine without Kubernetes, behind Wangell (its service address), and
+behind Wangell with balancing.level: Request, where Envoy chooses a pod for each request. The answers name the address
+of the pod that they come from. Clients are Go programs with net/http in a network namespace that is linked to the
+machine's; each thread makes one request after the other. `
+
+const howCluster = `A service of %[1]d pods on a cluster of several nodes on one machine: behind kube-proxy in nftables mode
 (ClusterIP), behind Wangell (its service address), behind Wangell with balancing.level: Request, where the Envoy of
 the client's node chooses a pod for each request, and, if the cluster has it, behind Knative's Kourier (by the node
 port of its gateway's node), with as many pods, no limit of concurrency, and no activator in the path. The answers
 name the pod that they come from. Clients are Go programs with net/http in the network namespace of a pod of the first
-node; each thread makes one request after the other. A pool is net/http's: a request takes the connection that was
-returned last, or makes a new one if none is free. The first two balance connections, not requests: everything on one
-connection goes to one pod. So with few connections the busiest pod is far above the mean, and a pool that uses some
-connections more than others is uneven even if its connections are spread evenly. Least open flows counts the flows
-that are open when a new one arrives: connections that follow each other are spread in turn. With Request, pods take
-turns. A connection is counted for the pod that answered it last. The server answers at once, or uses %[2]v of
-processor time for each answer. Of several rounds, the counts of the busiest pod of each are added up, those of the
-second, and so on; percentiles are the medians of the rounds'. Envoy's processor time is that of its pods on all nodes,
-its memory that of the largest without files. Client, Envoy and pods share the machine's cores.`
+node; each thread makes one request after the other. `
 
-// newReport makes the report from samples. The caller adds time, parameters and versions.
-func newReport(all []Sample) *report.Report {
+const how = `A pool is net/http's: a request
+takes the connection that was returned last, or makes a new one if none is free. Kube-proxy balances connections, not
+requests, as Wangell does by default: everything on one connection goes to one pod. So with few connections the busiest
+pod is far above the mean, and a pool that uses some connections more than others is uneven even if its connections are
+spread evenly. Wangell counts the flows that are open when a new one arrives (least open flows): connections that
+follow each other are spread in turn. With Request, pods take turns. A connection is counted for the pod that answered
+it last. The server answers at once, or uses %[2]v of processor time for each answer. Of several rounds, the counts of
+the busiest pod of each are added up, those of the second, and so on; percentiles are the medians of the rounds'.
+Envoy's processor time is that of all nodes, its memory that of the largest without files. Client, Envoy and pods share
+the machine's cores.`
+
+// newReport makes the report from samples of one machine, or of a cluster. The caller adds time, parameters and
+// versions.
+func newReport(all []Sample, machine bool) *report.Report {
 	samples := together(all)
 	modes := modesOf(samples)
+	name, title, where := reportName, "Balancing: which pods get the requests", howCluster
+	if machine {
+		name, title, where = machineName, "Balancing on one machine: which pods get the requests", howMachine
+	}
 	return &report.Report{
-		Name: reportName, Title: "Balancing: which pods get the requests", Raw: all,
-		How:     fmt.Sprintf(how, replicas, work),
+		Name: name, Title: title, Raw: all,
+		How:     fmt.Sprintf(where+how, replicas, work),
 		Summary: summary(modes, samples), Tables: tables(samples), Figure: figure(modes, samples),
 	}
 }

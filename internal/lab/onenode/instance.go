@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,6 +27,7 @@ import (
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/localapi"
+	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
@@ -171,6 +173,26 @@ func (i *Instance) Start(ctx context.Context, manifest []byte) error {
 
 // PID returns the process ID of `wangell up`.
 func (i *Instance) PID() int { return i.cmd.Process.Pid }
+
+// Child returns the process ID of a program that `wangell up` has started, the one whose first argument is arg.
+func (i *Instance) Child(arg string) (int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range files {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		fields, err := process.Stat(pid)
+		if err != nil || len(fields) <= process.StatParent || fields[process.StatParent] != strconv.Itoa(i.PID()) {
+			continue
+		}
+		cmdline, err := os.ReadFile(file)
+		if args := strings.Split(string(cmdline), "\x00"); err == nil && len(args) > 1 && args[1] == arg {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("wangell up, process %d, has no child %q", i.PID(), arg)
+}
 
 // Until repeats f every 10 ms until it succeeds. It fails after SettleTimeout, or when the instance ends.
 func (i *Instance) Until(ctx context.Context, f func(context.Context) error) error {

