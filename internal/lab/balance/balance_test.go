@@ -186,6 +186,15 @@ func TestRoundsAreOneSample(t *testing.T) {
 			t.Errorf("%s = %v, want %v", key, got, want)
 		}
 	}
+	// A round in which the machine was slow counts once.
+	slow := []Sample{
+		round(proxy.ModeWangell, 100, 1, nil), round(proxy.ModeRequest, 90, 1, nil),
+		round(proxy.ModeWangell, 100, 1, nil), round(proxy.ModeRequest, 20, 1, nil),
+		round(proxy.ModeWangell, 40, 1, nil), round(proxy.ModeRequest, 34, 1, nil),
+	}
+	if got := newReport(slow, true).Summary.Get("pool_5_request_over_connection"); math.Abs(got-0.85) > 1e-9 {
+		t.Errorf("the median of the rounds is %v", got)
+	}
 	if raw, ok := r.Raw.([]Sample); !ok || len(raw) != 6 {
 		t.Errorf("raw samples: %v", r.Raw)
 	}

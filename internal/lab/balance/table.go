@@ -37,9 +37,9 @@ pod is far above the mean, and a pool that uses some connections more than other
 spread evenly. Wangell counts the flows that are open when a new one arrives (least open flows): connections that
 follow each other are spread in turn. With Request, pods take turns. A connection is counted for the pod that answered
 it last. The server answers at once, or uses %[2]v of processor time for each answer. Of several rounds, the counts of
-the busiest pod of each are added up, those of the second, and so on; percentiles are the medians of the rounds'.
-Envoy's processor time is that of all nodes, its memory that of the largest without files. Client, Envoy and pods share
-the machine's cores.`
+the busiest pod of each are added up, those of the second, and so on; percentiles and ratios are the medians of the
+rounds'. Envoy's processor time is that of all nodes, its memory that of the largest without files. Client, Envoy and
+pods share the machine's cores.`
 
 // newReport makes the report from samples of one machine, or of a cluster. The caller adds time, parameters and
 // versions.
@@ -53,7 +53,7 @@ func newReport(all []Sample, machine bool) *report.Report {
 	return &report.Report{
 		Name: name, Title: title, Raw: all,
 		How:     fmt.Sprintf(where+how, replicas, work),
-		Summary: summary(modes, samples), Tables: tables(samples), Figure: figure(modes, samples),
+		Summary: summary(modes, all), Tables: tables(samples), Figure: figure(modes, samples),
 	}
 }
 
@@ -81,8 +81,10 @@ func split(samples []Sample) (idle, working []Sample) {
 	return idle, working
 }
 
-func summary(modes []string, samples []Sample) (out report.Summary) {
-	idle, working := split(samples)
+// summary returns the values of samples of all rounds.
+func summary(modes []string, all []Sample) (out report.Summary) {
+	samples := together(all)
+	idle, working := split(all)
 	out = append(out, perPattern("", "", idle)...)
 	out = append(out, perPattern(workPrefix, fmt.Sprintf(", %v of work", work), working)...)
 	for _, mode := range modes {
@@ -102,10 +104,12 @@ func summary(modes []string, samples []Sample) (out report.Summary) {
 	return out
 }
 
-// perPattern are the values of each pattern. Keys begin with prefix, and meanings have more to them.
-func perPattern(prefix, more string, samples []Sample) (out report.Summary) {
+// perPattern are the values of each pattern, from samples of all rounds. Keys begin with prefix, and meanings have more
+// to them.
+func perPattern(prefix, more string, all []Sample) (out report.Summary) {
 	for _, p := range Patterns {
-		of := ofPattern(samples, p)
+		rounds := ofPattern(all, p)
+		of := together(rounds)
 		add := func(key, meaning string, value func(Sample) float64) {
 			for _, s := range of {
 				out = append(out, report.Value{Key: prefix + p.Key + "_" + key + "_" + s.Mode, Value: value(s),
@@ -120,14 +124,15 @@ func perPattern(prefix, more string, samples []Sample) (out report.Summary) {
 		connection, request := find(of, proxy.ModeWangell), find(of, proxy.ModeRequest)
 		if kourier := find(of, proxy.ModeKnative); kourier != nil && request != nil {
 			out = append(out, report.Value{Key: prefix + p.Key + "_request_over_knative",
-				Value:   request.perSecond() / kourier.perSecond(),
+				Value:   over(rounds, proxy.ModeRequest, proxy.ModeKnative),
 				Meaning: p.Name + more + ": requests per second with Request over those with Knative"})
 		}
 		if connection == nil || request == nil {
 			continue
 		}
 		out = append(out,
-			report.Value{Key: prefix + p.Key + "_request_over_connection", Value: request.perSecond() / connection.perSecond(),
+			report.Value{Key: prefix + p.Key + "_request_over_connection",
+				Value:   over(rounds, proxy.ModeRequest, proxy.ModeWangell),
 				Meaning: p.Name + more + ": requests per second with Request over those with Connection"},
 			report.Value{Key: prefix + p.Key + "_added_p50_ms", Value: request.P50 - connection.P50,
 				Meaning: p.Name + more + ": what Request adds to the median, ms"},
@@ -135,6 +140,24 @@ func perPattern(prefix, more string, samples []Sample) (out report.Summary) {
 				Meaning: p.Name + more + ": what Request adds to the 99th percentile, ms"})
 	}
 	return out
+}
+
+// over returns the requests per second of a mode over those of another one: the median of the rounds, in each of which
+// the two are measured one after the other. So what slows the machine down for a while hardly changes it.
+func over(rounds []Sample, mode, other string) float64 {
+	var ours, others, ratios []float64
+	for _, s := range rounds {
+		switch s.Mode {
+		case mode:
+			ours = append(ours, s.perSecond())
+		case other:
+			others = append(others, s.perSecond())
+		}
+	}
+	for i := range min(len(ours), len(others)) {
+		ratios = append(ratios, ours[i]/others[i])
+	}
+	return report.Median(ratios)
 }
 
 // find returns the sample of a mode; nil if there is none.
