@@ -20,9 +20,6 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// machineModes are the modes without Kubernetes.
-var machineModes = []string{proxy.ModeWangell, proxy.ModeRequest}
-
 // machineSite is an instance of Wangell on this machine. Its services run all the time.
 type machineSite struct {
 	*onenode.Instance

@@ -14,9 +14,6 @@ import (
 	"wangell.loutres.me/internal/lab/cluster"
 )
 
-// replicas is the number of pods.
-const replicas = 5
-
 // Params configures the experiment.
 type Params struct {
 	// Cluster is the cluster.json of a cluster started by test/cluster, with Wangell's chart unless Modes omits Wangell.
@@ -46,7 +43,8 @@ type Params struct {
 // Flags implements lab.Params.
 func (p *Params) Flags(f *pflag.FlagSet) {
 	f.StringVar(&p.Cluster, "cluster", "", cluster.FlagUsage)
-	f.BoolVar(&p.Machine, "machine", false, "measure on this machine, without Kubernetes: "+strings.Join(machineModes, ","))
+	f.BoolVar(&p.Machine, "machine", false,
+		"measure on this machine, without Kubernetes: "+strings.Join(machineModes, ","))
 	f.StringVar(&p.Wangell, "wangell", "", "program to measure with --machine (default: the wangell beside this program, "+
 		"or in $PATH)")
 	f.StringVar(&p.Envoy, "envoy", "", "Envoy for --machine (default: the one in $PATH, or a Python wheel's)")

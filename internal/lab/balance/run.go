@@ -51,26 +51,6 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 	return []*report.Report{r}, nil
 }
 
-// site is where the experiment runs.
-type site interface {
-	// target makes the service of a mode, with all its pods, whose answers cost some processor time.
-	target(ctx context.Context, mode string, work time.Duration) (target, error)
-	// describe adds parameters, and returns versions.
-	describe(ctx context.Context, params map[string]any) (map[string]string, error)
-	// Close removes everything.
-	Close() error
-}
-
-// target is the service of a mode.
-type target interface {
-	// endpoint returns what clients ask, once the service answers.
-	endpoint(ctx context.Context) (endpoint, error)
-	// envoy returns what the Envoys of the mode have used so far.
-	envoy(ctx context.Context) (EnvoyUse, error)
-	// remove removes its pods, if that is needed for others to be measured.
-	remove(ctx context.Context) error
-}
-
 // measure takes a sample of each pattern in each mode, the modes in turn; then of some with a server that works.
 func measure(ctx context.Context, s site, p Params, out lab.Output) ([]Sample, error) {
 	m := measurement{site: s, rounds: p.Rounds, length: p.Time, out: out}

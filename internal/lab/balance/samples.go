@@ -11,8 +11,14 @@ import (
 	"wangell.loutres.me/internal/lab/report"
 )
 
+// replicas is the number of pods.
+const replicas = 5
+
 // AllModes are the compared modes.
 var AllModes = []string{proxy.ModeNftables, proxy.ModeWangell, proxy.ModeRequest, proxy.ModeKnative}
+
+// machineModes are those without Kubernetes.
+var machineModes = []string{proxy.ModeWangell, proxy.ModeRequest}
 
 // requestModes are those in which an Envoy chooses a pod for each request.
 var requestModes = []string{proxy.ModeRequest, proxy.ModeKnative}

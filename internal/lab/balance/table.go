@@ -23,8 +23,8 @@ behind Wangell with balancing.level: Request, where Envoy chooses a pod for each
 of the pod that they come from. Clients are Go programs with net/http in a network namespace that is linked to the
 machine's; each thread makes one request after the other. `
 
-const howCluster = `A service of %[1]d pods on a cluster of several nodes on one machine: behind kube-proxy in nftables mode
-(ClusterIP), behind Wangell (its service address), behind Wangell with balancing.level: Request, where the Envoy of
+const howCluster = `A service of %[1]d pods on a cluster of several nodes on one machine: behind kube-proxy in nftables
+mode (ClusterIP), behind Wangell (its service address), behind Wangell with balancing.level: Request, where the Envoy of
 the client's node chooses a pod for each request, and, if the cluster has it, behind Knative's Kourier (by the node
 port of its gateway's node), with as many pods, no limit of concurrency, and no activator in the path. The answers
 name the pod that they come from. Clients are Go programs with net/http in the network namespace of a pod of the first
