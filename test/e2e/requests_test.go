@@ -140,7 +140,7 @@ func TestKeptConnectionSurvivesASleep(t *testing.T) {
 	traces := l.receiveTraces(t)
 	l.startShop(t, s)
 	address := l.address(t, "shop")
-	c := e2e.HTTPClient(l.Client(), true)
+	c := e2e.OneConnection(l.Client())
 	defer c.CloseIdleConnections()
 	_, err := e2e.AskBy(c, address)
 	if err != nil {

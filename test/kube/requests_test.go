@@ -228,7 +228,7 @@ func testKeptConnection(t *testing.T) {
 	lab.apply(t, manifest(key, "idleTimeout: 3\nbalancing: {level: Request}\n"))
 	addr := lab.address(t, key)
 	envoys := lab.envoys(t)
-	c := e2e.HTTPClient(lab.client, true)
+	c := e2e.OneConnection(lab.client)
 	t.Cleanup(c.CloseIdleConnections)
 	var last e2e.Answer
 	var connection string

@@ -73,7 +73,7 @@ func testTraffic(t *testing.T) {
 			"env: [{name: VERSION, value: "+v+"}]\n")
 	}
 	lab.apply(t, all)
-	s := &split{T: t, client: e2e.HTTPClient(lab.client, true), addr: lab.address(t, "split/shop")}
+	s := &split{T: t, client: e2e.OneConnection(lab.client), addr: lab.address(t, "split/shop")}
 	t.Cleanup(s.client.CloseIdleConnections)
 	if got := s.ask("canary"); got != "v2" { // it is woken
 		t.Errorf("a request with a tag is answered by %s", got)
