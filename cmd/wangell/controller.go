@@ -106,18 +106,18 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 	if c.config.Lease, err = parseName("lease", c.lease); err != nil {
 		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 	}
-	if c.addressesFrom != "" {
-		if c.config.PoolsFrom, err = parseName("addresses-configmap", c.addressesFrom); err != nil {
-			return cli.UsageError{Command: cmd.CommandPath(), Err: err}
+	for _, n := range []struct {
+		flag, value string
+		to          *operator.Name
+	}{
+		{"addresses-configmap", c.addressesFrom, &c.config.PoolsFrom},
+		{"deployment", c.deployment, &c.config.Deployment},
+		{"daemon-account", c.account, &c.config.DaemonAccount},
+	} {
+		if n.value == "" {
+			continue
 		}
-	}
-	if c.deployment != "" {
-		if c.config.Deployment, err = parseName("deployment", c.deployment); err != nil {
-			return cli.UsageError{Command: cmd.CommandPath(), Err: err}
-		}
-	}
-	if c.account != "" {
-		if c.config.DaemonAccount, err = parseName("daemon-account", c.account); err != nil {
+		if *n.to, err = parseName(n.flag, n.value); err != nil {
 			return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 		}
 	}

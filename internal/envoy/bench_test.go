@@ -5,7 +5,6 @@ package envoy
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"os/exec"
@@ -57,13 +56,14 @@ func BenchmarkWork(b *testing.B) {
 	bare, bareProcess := runBareEnvoy(b, pods)
 	for _, clients := range []int{1, 5, 20} {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
+			turns := newWay(b, "turns", clients, 0, pods...)
+			turns.turns = true
 			ways := []*way{
 				newWay(b, "direct", clients, 0, pods...),
-				newWay(b, "turns", clients, 0, pods...),
+				turns,
 				newWay(b, "bare", clients, bareProcess, bare),
 				newWay(b, "wangell", clients, r.pid, s.at()),
 			}
-			ways[1].turns = true
 			const requests = 200 // of each in its turn
 			rounds := 0
 			for ; b.Loop(); rounds++ {
@@ -165,12 +165,12 @@ func workingPods(b *testing.B, n int, work time.Duration) []netip.AddrPort {
 		cmd := exec.Command(program)
 		cmd.Env = []string{fmt.Sprintf("PORT=%d", pods[i].Port()), "WORK=" + work.String()}
 		startForTest(b, cmd)
-		awaitListener(b, pods[i])
+		get(b, client(b, false), pods[i]) // waits until it listens
 	}
 	return pods
 }
 
-// runBareEnvoy starts an Envoy without Wangell's configuration, and returns where it listens, and its process.
+// runBareEnvoy starts an Envoy without Wangell's configuration, and returns where it will listen, and its process.
 func runBareEnvoy(b *testing.B, pods []netip.AddrPort) (at netip.AddrPort, pid int) {
 	b.Helper()
 	at = freeport.Reserve(b)
@@ -182,7 +182,6 @@ func runBareEnvoy(b *testing.B, pods []netip.AddrPort) (at netip.AddrPort, pid i
 	cmd := exec.Command(envoytest.Path(b), "--disable-hot-restart", "--concurrency", "2", "--log-level", "error",
 		"--config-yaml", fmt.Sprintf(bareEnvoy, at.Port(), endpoints.String()))
 	startForTest(b, cmd)
-	awaitListener(b, at)
 	return at, cmd.Process.Pid
 }
 
@@ -227,21 +226,6 @@ func startForTest(b *testing.B, cmd *exec.Cmd) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-}
-
-// awaitListener waits until something listens at an address.
-func awaitListener(b *testing.B, at netip.AddrPort) {
-	b.Helper()
-	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		c, err := net.Dial("tcp4", at.String())
-		if err == nil {
-			c.Close()
-			return
-		}
-		if time.Since(begin) > time.Minute {
-			b.Fatal(err)
-		}
-	}
 }
 
 // processorTime returns what all threads of a process have used, in nanoseconds.
