@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -26,6 +25,7 @@ import (
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/lazy"
 	"wangell.loutres.me/internal/lazy/failures"
+	"wangell.loutres.me/internal/registryhosts"
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
@@ -147,33 +147,10 @@ func hosts(ctx context.Context, options config.HostOptions, insecure []string) d
 	configured := config.ConfigureHosts(ctx, options)
 	options.HostDir, options.DefaultScheme = nil, "http"
 	plain := config.ConfigureHosts(ctx, options)
-	var mu sync.Mutex
-	type entry struct {
-		hosts []docker.RegistryHost
-		until time.Time
-	}
-	known := map[string]entry{}
-	look := func(host string) ([]docker.RegistryHost, error) {
+	return registryhosts.New(func(host string) ([]docker.RegistryHost, error) {
 		if insecure, err := containerd.PlainHTTP(insecure, host); err != nil || !insecure {
 			return configured(host)
 		}
 		return plain(host)
-	}
-	return func(host string) ([]docker.RegistryHost, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		now := time.Now()
-		if e := known[host]; now.Before(e.until) {
-			return e.hosts, nil
-		}
-		list, err := look(host)
-		if err == nil {
-			known[host] = entry{list, now.Add(hostsFor)}
-		}
-		return list, err
-	}
+	}).Hosts
 }
-
-// hostsFor is how long the settings of a registry are used before they are read again. They hold the registry's
-// shared connections and tokens.
-const hostsFor = time.Minute

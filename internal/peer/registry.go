@@ -22,12 +22,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"wangell.loutres.me/internal/blobindex"
+	"wangell.loutres.me/internal/registryhosts"
 	"wangell.loutres.me/internal/silence"
 )
 
 const (
-	// hostsFor is how long the settings of a registry are used before they are read again.
-	hostsFor = time.Minute
 	// registryPause is how long a registry is not asked after a failure, unless it asks for another pause, up to
 	// maxPause.
 	registryPause = 5 * time.Second
@@ -44,12 +43,10 @@ var errBusy = errors.New("is busy")
 
 // registries are the registries that containerd would ask, with containerd's settings, without credentials.
 type registries struct {
-	hosts string // folder with the settings
-	self  string // the mirror's own address, which is in the settings
+	hosts *registryhosts.Cache
 
 	mu    sync.Mutex
-	known map[string]*registryHosts // by registry
-	until map[string]pause          // by repository
+	until map[string]pause // by repository
 }
 
 // pause is a time during which a repository is not requested.
@@ -58,31 +55,20 @@ type pause struct {
 	asked bool // the registry has asked for it
 }
 
-type registryHosts struct {
-	list []docker.RegistryHost
-	read time.Time
-}
-
-// of returns the hosts to ask for images of a registry.
-func (r *registries) of(ctx context.Context, registry string) ([]docker.RegistryHost, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if h := r.known[registry]; h != nil && time.Since(h.read) < hostsFor {
-		return h.list, nil
+// newRegistries returns the registries as the settings in a folder say. self is the mirror's own address, which is in
+// them.
+func newRegistries(folder, self string) registries {
+	look := func(registry string) ([]docker.RegistryHost, error) {
+		ctx := silence.In(context.Background()) // it logs what its caller gets as an error
+		list, err := config.ConfigureHosts(ctx, config.HostOptions{HostDir: config.HostDirFromRoot(folder)})(registry)
+		if err != nil {
+			return nil, fmt.Errorf("settings of registry %s in %s: %w", registry, folder, err)
+		}
+		return slices.DeleteFunc(list, func(h docker.RegistryHost) bool {
+			return h.Host == self || !h.Capabilities.Has(docker.HostCapabilityPull)
+		}), nil
 	}
-	ctx = silence.In(ctx) // it logs what its caller gets as an error
-	list, err := config.ConfigureHosts(ctx, config.HostOptions{HostDir: config.HostDirFromRoot(r.hosts)})(registry)
-	if err != nil {
-		return nil, fmt.Errorf("settings of registry %s in %s: %w", registry, r.hosts, err)
-	}
-	list = slices.DeleteFunc(list, func(h docker.RegistryHost) bool {
-		return h.Host == r.self || !h.Capabilities.Has(docker.HostCapabilityPull)
-	})
-	if r.known == nil {
-		r.known = map[string]*registryHosts{}
-	}
-	r.known[registry] = &registryHosts{list, time.Now()}
-	return list, nil
+	return registries{hosts: registryhosts.New(look)}
 }
 
 // down reports whether a repository is not requested now, because its registry has failed.
@@ -170,7 +156,7 @@ func (r *registries) open(
 // ask sends a query, of which it sets the rest, to the hosts of a registry until one has what it asks for.
 func (r *registries) ask(ctx context.Context, k blobindex.Key, q query) (io.ReadCloser, error) {
 	registry, name, _ := strings.Cut(k.Repository, "/")
-	hosts, err := r.of(ctx, registry)
+	hosts, err := r.hosts.Hosts(registry)
 	if err != nil {
 		return nil, err
 	}

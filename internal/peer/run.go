@@ -35,7 +35,7 @@ func New(cfg Config) (_ *Mirror, err error) {
 		cfg.Limits = swarm.DefaultLimits()
 	}
 	m := &Mirror{
-		cfg: cfg, registries: registries{hosts: cfg.Hosts, self: cfg.Local.String()}, metrics: newMetrics(),
+		cfg: cfg, registries: newRegistries(cfg.Hosts, cfg.Local.String()), metrics: newMetrics(),
 		served: make(chan struct{}, swarm.MaxServed), work: make(chan struct{}, 1), scans: make(chan struct{}, 1),
 		shared: map[string]sharing{}, public: map[blobindex.Key]public{},
 		sizes: map[blobindex.Key]uint64{}, stored: map[blobindex.Key]uint64{},

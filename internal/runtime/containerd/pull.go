@@ -24,6 +24,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"wangell.loutres.me/internal/registryhosts"
 	"wangell.loutres.me/internal/silence"
 )
 
@@ -120,7 +121,7 @@ func NewResolver(insecure []string) remotes.Resolver {
 	return docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
 		docker.WithPlainHTTP(func(host string) (bool, error) { return PlainHTTP(insecure, host) }),
 		docker.WithClient(&http.Client{Transport: patient{http.DefaultTransport}}),
-		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthCreds(Credentials))),
+		docker.WithAuthorizer(registryhosts.Shared(docker.NewDockerAuthorizer(docker.WithAuthCreds(Credentials)))),
 	)})
 }
 

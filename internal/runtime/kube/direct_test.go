@@ -434,6 +434,22 @@ func TestRefusedPodIsNotRetried(t *testing.T) {
 	w.up("app-1")
 }
 
+// A Start is retryable in a namespace that is so new that it has no service account "default" yet. An account that the
+// user forgot to create is reported at once.
+func TestNewNamespaceGetsItsServiceAccount(t *testing.T) {
+	t.Parallel()
+	for account, retryable := range map[string]bool{"": true, "default": true, "mine": false} {
+		w := newDirectWorld(t, func(d *appsv1.Deployment) { d.Spec.Template.Spec.ServiceAccountName = account })
+		w.refuse("create pod", apierrors.NewForbidden(corev1.Resource("pods"), "app-1", fmt.Errorf(
+			"error looking up service account default/%s: serviceaccount %q not found", account, account)))
+		_, err := w.r.Start(t.Context(), w.service(), runtime.StartHooks{})
+		if err == nil || errors.Is(err, runtime.ErrUnavailable) != retryable ||
+			!strings.Contains(err.Error(), "error looking up service account") {
+			t.Errorf("account %q: got %v", account, err)
+		}
+	}
+}
+
 // emptySet returns a ReplicaSet of app's Deployment that wants no pod and has this many.
 func emptySet(has int32) *appsv1.ReplicaSet {
 	yes := true

@@ -124,11 +124,20 @@ func (q *requests) create(ctx context.Context, id ident, pod *corev1.Pod) (*core
 	switch {
 	case err == nil:
 		return created, nil
+	case awaitsDefaultAccount(pod, err):
+		return nil, fmt.Errorf("service %s: create a pod: %w: %w", id.key, runtime.ErrUnavailable, err)
 	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "cannot create resource"):
 		// The pod is refused by a quota or Pod Security; the controller's rights are fine.
 		return nil, fmt.Errorf("service %s: create a pod: %w", id.key, err)
 	}
 	return nil, apiError(id.key, "create a pod", err)
+}
+
+// awaitsDefaultAccount reports whether a pod was refused because its namespace is new: the controller manager creates
+// the service account "default" a moment after the namespace. Any other account has to be created by the user.
+func awaitsDefaultAccount(pod *corev1.Pod, err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account") &&
+		(pod.Spec.ServiceAccountName == "" || pod.Spec.ServiceAccountName == "default")
 }
 
 // deletePod deletes a pod with seconds of grace; nil for those of its spec. It reports whether the pod was gone
