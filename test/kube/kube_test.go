@@ -49,6 +49,7 @@ var alone = []part{
 	{"connections are spread evenly over pods", testBalance},
 	{"a client address keeps its pod", testAffinity},
 	{"a pod of the same node is preferred", testPreferLocal},
+	{"a service works at once in a new namespace", testNewNamespace},
 	{"the next leader finishes a wake", testLeaderKilled},
 	{"a browser shows a service, also while the leader changes", testDashboard},
 	{"killed daemons lose no request", testDaemonsKilled},

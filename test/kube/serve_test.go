@@ -235,6 +235,41 @@ func testSameName(t *testing.T) {
 	}
 }
 
+// testNewNamespace wakes a service in a namespace that has no service account yet: Kubernetes, which creates it, is
+// kept from that until the first client waits.
+func testNewNamespace(t *testing.T) {
+	const key, binding = "fresh/app", "system:controller:service-account-controller"
+	e2e.Must(lab.kubectl("", "delete", "clusterrolebinding", binding))(t)
+	restore := func() (string, error) {
+		return lab.kubectl(fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: %[1]s
+  labels: {kubernetes.io/bootstrapping: rbac-defaults}
+  annotations: {rbac.authorization.kubernetes.io/autoupdate: "true"}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
+subjects: [{kind: ServiceAccount, name: service-account-controller, namespace: kube-system}]
+`, binding), "apply", "-f", "-")
+	}
+	t.Cleanup(func() { e2e.Must(restore())(t) })
+	lab.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: fresh}\n---\n"+manifest(key, ""))
+	addr := lab.address(t, key)
+	got := make(chan error, 1)
+	go func() {
+		_, err := e2e.Ask(lab.client, addr)
+		got <- err
+	}()
+	e2e.Eventually(t, "an event tells that the start is tried again", func() (bool, string) {
+		events := lab.eventsOf(t, key)
+		return strings.Contains(events, "tried again") && strings.Contains(events, "service account"), events
+	})
+	e2e.Must(restore())(t)
+	if err := <-got; err != nil {
+		t.Errorf("the client that came before the service account: %v", err)
+	}
+}
+
 // testChange changes image, port and target port under load.
 func testChange(t *testing.T) {
 	const key = "default/change"
