@@ -122,6 +122,7 @@ func (d *daemon) removeService(a netip.AddrPort, changed map[netip.Addr]bool) {
 	for _, p := range s.pods {
 		d.removePod(s, p)
 	}
+	s.requests = nil // for configureFronts, which may have listed the service already
 	d.removeFronts(s)
 	d.fronts.notify()
 	d.noteShared(s)

@@ -112,8 +112,11 @@ func (d *daemon) thaw(q *still, seq uint64, reason string) {
 		d.thawCgroup(q)
 		d.runs(q)
 	}
-	if !d.freezing.remove(q) {
-		return // another call was first
+	if !d.freezing.remove(q) { // another call was first, and did not know of this decision
+		if seq > 0 {
+			d.reportFrozen(&wire.Frozen{Service: q.addr(), PodID: q.id, Seq: q.seq, At: q.since})
+		}
+		return
 	}
 	notify(d.maintenance) // which rests while all pods are frozen
 	if err := d.gate.SetFrozen(q.addr(), q.id, false); err != nil {
