@@ -37,11 +37,15 @@ func TestMachineRunsAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]float64{
-		"failed_requests_wangell": 0, "failed_requests_wangell_request": 0, "one_connection_busiest_over_mean_wangell": 5,
+		"failed_requests_wangell": 0, "failed_requests_wangell_request": 0,
 	} {
 		if got := r.Summary.Get(key); got != want {
 			t.Errorf("%s is %v, want %v", key, got, want)
 		}
+	}
+	// All on one pod would be 5. On a busy machine net/http replaces the connection (maxWriteWaitBeforeConnReuse).
+	if got := r.Summary.Get("one_connection_busiest_over_mean_wangell"); got < 3 {
+		t.Errorf("requests of one connection go to several pods: busiest over mean %v", got)
 	}
 	if got := r.Summary.Get("one_connection_busiest_over_mean_wangell_request"); got > 1.5 {
 		t.Errorf("requests of one connection are not balanced: busiest over mean %v", got)

@@ -401,12 +401,20 @@ func TestSnapshotSeesLeaks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
+	calls, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "wgl_leak_calls", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer calls.Close()
 	after, err := netlab.TakeSnapshot(scope)
 	if err != nil {
 		t.Fatal(err)
 	}
 	diff := strings.Join(before.Diff(after), "\n")
-	for _, want := range []string{"left: process ", "left: eBPF map wgl_leak_test", "left: open eBPF map_id"} {
+	for _, want := range []string{"left: process ", "left: eBPF map wgl_leak_test", "left: eBPF map wgl_leak_calls",
+		"left: open eBPF map_id"} {
 		if !strings.Contains(diff, want) {
 			t.Errorf("no %q in the difference:\n%s", want, diff)
 		}

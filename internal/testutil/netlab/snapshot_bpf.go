@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,27 +42,38 @@ func (s Snapshot) bpf(scope Scope) error {
 	if len(scope.BPF) == 0 {
 		return nil
 	}
-	programs := map[ebpf.ProgramID]bool{}
+	programs, used := map[ebpf.ProgramID]bool{}, map[ebpf.MapID]bool{}
 	for id, err := ebpf.ProgramGetNextID(0); err == nil; id, err = ebpf.ProgramGetNextID(id) {
 		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {
 			continue // freed since
 		}
-		if info, err := p.Info(); err == nil && hasPrefix(info.Name, scope.BPF) {
+		info, err := p.Info()
+		p.Close()
+		if err != nil {
+			continue
+		}
+		maps, _ := info.MapIDs()
+		for _, m := range maps {
+			used[m] = true
+		}
+		if hasPrefix(info.Name, scope.BPF) {
 			programs[id] = true
 			s[fmt.Sprintf("eBPF program %s (id %d)", info.Name, id)] = true
 		}
-		p.Close()
 	}
 	for id, err := ebpf.MapGetNextID(0); err == nil; id, err = ebpf.MapGetNextID(id) {
 		m, err := ebpf.NewMapFromID(id)
 		if err != nil {
 			continue
 		}
-		if info, err := m.Info(); err == nil && hasPrefix(info.Name, scope.BPF) {
-			s[fmt.Sprintf("eBPF map %s (id %d)", info.Name, id)] = true
-		}
+		info, err := m.Info()
 		m.Close()
+		if err != nil || !hasPrefix(info.Name, scope.BPF) ||
+			info.Type == ebpf.ProgramArray && !used[id] && !isOpen(id) {
+			continue
+		}
+		s[fmt.Sprintf("eBPF map %s (id %d)", info.Name, id)] = true
 	}
 	// EAGAIN means that another process is creating a link (bpf_link_by_id in kernel/bpf/syscall.c).
 	err := s.links(programs)
@@ -70,6 +82,18 @@ func (s Snapshot) bpf(scope Scope) error {
 		err = s.links(programs)
 	}
 	return err
+}
+
+// isOpen reports whether a process has a map open. A program array that none has open, and that no program uses, is
+// one that the kernel has lost: if one is opened by its ID just after its last file was closed, as a snapshot does, its
+// work is queued once and holds two references (prog_array_map_clear in kernel/bpf/arraymap.c, Linux 6.18).
+func isOpen(id ebpf.MapID) bool {
+	files, _ := filepath.Glob("/proc/[0-9]*/fdinfo/*")
+	want := fmt.Sprintf("map_id:\t%d\n", id)
+	return slices.ContainsFunc(files, func(name string) bool {
+		info, _ := os.ReadFile(name) // it may be closed since
+		return strings.Contains(string(info), want)
+	})
 }
 
 func (s Snapshot) links(programs map[ebpf.ProgramID]bool) error {
