@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// tokenTimeout bounds the request for a token, whoever waits for it.
+// tokenTimeout bounds the request for a token, which goes on when its first caller gives up.
 const tokenTimeout = 30 * time.Second
 
 // authorizer lets one goroutine at a time use another authorizer for a host and scope.
 type authorizer struct {
 	docker.Authorizer
-	failed func(error) // nil: nobody wants to know
+	failed func(error) // called with each error; may be nil
 	calls  singleflight.Group
 }
 
