@@ -229,6 +229,13 @@ func testUninstall(t *testing.T) {
 	}
 	const frozen, revision = "removed/frozen", "removed/v1"
 	lab.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: removed}\n")
+	// What pods need of their namespace; testNewNamespace wakes a service without it.
+	for _, object := range []string{"serviceaccount/default", "configmap/kube-root-ca.crt"} {
+		e2e.Eventually(t, object, func() (bool, string) {
+			out, err := lab.kubectl("", "get", "-n", "removed", object)
+			return err == nil, fmt.Sprint(out, err)
+		})
+	}
 	lab.apply(t, `
 apiVersion: wangell.loutres.me/v1alpha1
 kind: WangellService
