@@ -111,8 +111,8 @@ func (a *attacker) during(ctx context.Context, at target, params Params, p *Part
 // scanPorts are the ports that a scan tries.
 var scanPorts = []uint16{22, 80, 443, 8080}
 
-// scanPause is the mean pause between two SYNs of a scan: late ones are followed by others at once, so that a scan takes
-// no longer on a busy machine. A client's proof holds for 10 s, and the next scan has to come before its end.
+// scanPause is the mean pause between two SYNs of a scan: late ones are followed by others at once, so that a scan
+// takes no longer on a busy machine. A client's proof holds for 10 s, and the next scan has to come before its end.
 const scanPause = time.Millisecond
 
 // scan sends one SYN from the host's own address to each port of each address of a range, as a half-open scan does: the
