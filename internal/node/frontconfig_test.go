@@ -38,12 +38,27 @@ func (l *logged) Handle(ctx context.Context, r slog.Record) error {
 	return l.Handler.Handle(ctx, r)
 }
 
+// newClusterWorld returns a world of a node of a cluster, its container runtime, and a log that waits for a message.
+func newClusterWorld(t *testing.T, message string) (*world, *critest.Runtime, *logged) {
+	t.Helper()
+	runtime := critest.New(t)
+	runtime.Start()
+	log := &logged{Handler: slog.Default().Handler(), message: message, came: make(chan struct{})}
+	w := newWorld(t, func(c *Config) {
+		c.CRI, c.CgroupRoot, c.EnvoySocket, c.Log = runtime.Path, "/sys/fs/cgroup", xdsSocket(runtime), slog.New(log)
+	})
+	return w, runtime, log
+}
+
+// xdsSocket is the daemon's socket for Envoy, beside that of the container runtime.
+func xdsSocket(r *critest.Runtime) string { return filepath.Join(filepath.Dir(r.Path), "xds.sock") }
+
 // connectEnvoy connects to the daemon as an Envoy does, and returns its stream and what it says of itself.
-func connectEnvoy(t *testing.T, socket, address string) (
+func connectEnvoy(t *testing.T, runtime *critest.Runtime, address string) (
 	discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, *core.Node,
 ) {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+xdsSocket(runtime), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,17 +94,9 @@ func accept(t *testing.T, stream discovery.AggregatedDiscoveryService_DeltaAggre
 
 // Envoy's pod is Ready once Envoy has its configuration, or has waited for it for 30 s.
 func TestEnvoyOfAClusterIsConfiguredBeforeAServiceNeedsIt(t *testing.T) {
-	runtime := critest.New(t)
-	runtime.Start()
-	socket := filepath.Join(t.TempDir(), "xds.sock")
-	log := &logged{
-		Handler: slog.Default().Handler(), message: "cannot use an Envoy; tried again", came: make(chan struct{}),
-	}
-	w := newWorld(t, func(c *Config) {
-		c.CRI, c.CgroupRoot, c.EnvoySocket, c.Log = runtime.Path, "/sys/fs/cgroup", socket, slog.New(log)
-	})
+	w, runtime, log := newClusterWorld(t, "cannot use an Envoy; tried again")
 	b := w.pod(1)
-	stream, node := connectEnvoy(t, socket, b.Addr.Addr().String())
+	stream, node := connectEnvoy(t, runtime, b.Addr.Addr().String())
 	for _, kind := range []string{resource.ClusterType, resource.ListenerType} {
 		if err := stream.Send(&discovery.DeltaDiscoveryRequest{Node: node, TypeUrl: kind}); err != nil {
 			t.Fatal(err)
@@ -114,16 +121,10 @@ func TestEnvoyOfAClusterIsConfiguredBeforeAServiceNeedsIt(t *testing.T) {
 
 // A service may end while Envoy is being configured for it.
 func TestServicesThatEndMeanwhileGetNoFront(t *testing.T) {
-	runtime := critest.New(t)
-	runtime.Start()
-	socket := filepath.Join(t.TempDir(), "xds.sock")
-	failed := &logged{Handler: slog.Default().Handler(), message: "cannot balance requests", came: make(chan struct{})}
-	w := newWorld(t, func(c *Config) {
-		c.CRI, c.CgroupRoot, c.EnvoySocket, c.Log = runtime.Path, "/sys/fs/cgroup", socket, slog.New(failed)
-	})
+	w, runtime, failed := newClusterWorld(t, "cannot balance requests")
 	b := w.pod(1)
 	runtime.Pod("envoy", "", b.Netns, b.Addr.Addr().String())
-	stream, node := connectEnvoy(t, socket, b.Addr.Addr().String())
+	stream, node := connectEnvoy(t, runtime, b.Addr.Addr().String())
 	for _, kind := range []string{resource.ClusterType, resource.ListenerType} {
 		if err := stream.Send(&discovery.DeltaDiscoveryRequest{Node: node, TypeUrl: kind}); err != nil {
 			t.Fatal(err)

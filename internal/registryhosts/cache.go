@@ -13,8 +13,8 @@ import (
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 )
 
-// Lifetime is how long the hosts of a registry are used before their settings are read again.
-const Lifetime = time.Minute
+// lifetime is how long the hosts of a registry are used before their settings are read again.
+const lifetime = time.Minute
 
 // Cache remembers the hosts of registries. It is safe for concurrent use.
 type Cache struct {
@@ -54,7 +54,7 @@ func (c *Cache) Hosts(registry string) ([]docker.RegistryHost, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{hosts: list, until: now.Add(Lifetime)}
+	e := &entry{hosts: list, until: now.Add(lifetime)}
 	shared := map[docker.Authorizer]docker.Authorizer{} // hosts may have one in common
 	for i := range e.hosts {
 		inner := e.hosts[i].Authorizer

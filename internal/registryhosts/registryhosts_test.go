@@ -160,7 +160,7 @@ func TestAFailedAuthorizerIsForgotten(t *testing.T) {
 	}
 }
 
-// Settings are read again after Lifetime; errors are not remembered; hosts without an authorizer stay so.
+// Settings are read again after lifetime; errors are not remembered; hosts without an authorizer stay so.
 func TestHostsAreRememberedForAWhile(t *testing.T) {
 	t.Parallel()
 	r := newRegistry(t)
@@ -192,7 +192,7 @@ func TestHostsAreRememberedForAWhile(t *testing.T) {
 	if looked != 3 {
 		t.Errorf("looked %d times before the end", looked)
 	}
-	now = now.Add(Lifetime)
+	now = now.Add(lifetime)
 	if _, err := c.Hosts("a"); err != nil || looked != 4 || len(c.known) != 1 {
 		t.Errorf("%v, looked %d times, %d known", err, looked, len(c.known))
 	}
