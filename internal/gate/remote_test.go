@@ -576,21 +576,14 @@ func TestVIPOutsideAllRangesIsReachable(t *testing.T) {
 }
 
 // The ICMP error of a router with a smaller MTU reaches the edge node, and makes the pod send smaller segments.
-// The client announces a larger MSS than its own link has: a pair of devices would drop what exceeds the MTU of one end
-// without an ICMP error.
 func TestPathMTUReachesRemotePods(t *testing.T) {
 	c := newCluster(t, 1500)
 	c.podNet(c.home, 1, 1500)
 	c.addPod(vip, c.home, 1)
 	c.serve(vip, 1)
 	echo(t, podNS(1), podAt[1])
-	newNamespace(t, "far")
-	sh(t, `ip -n client link add far0 mtu 1300 type veth peer name eth0 netns far
-		ip -n client addr add 10.46.201.1/24 dev far0; ip -n client link set far0 up
-		ip -n far addr add 10.46.201.10/24 dev eth0; ip -n far link set eth0 mtu 1300 up
-		ip -n far route add default via 10.46.201.1 advmss 1460
-		ip netns exec client sysctl -qw net.ipv4.ip_forward=1; ip -n edge route add 10.46.201.0/24 via %[1]v
-		ip -n home route add 10.46.201.0/24 via %[1]v`, client.Addr())
+	clientBehindSmallMTU(t)
+	sh(t, "ip -n edge route add 10.46.201.0/24 via %[1]v; ip -n home route add 10.46.201.0/24 via %[1]v", client.Addr())
 	conn, err := dial("far", vip)
 	c.must(err)
 	c.must(exchange(conn, 1<<20))

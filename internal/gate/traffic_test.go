@@ -378,16 +378,24 @@ func pingOnce(ns string, to netip.Addr) error {
 	})
 }
 
+// clientBehindSmallMTU makes the namespace client the router to a client in the namespace far, 10.46.201.10. The link
+// between the two has an MTU of 1300. far announces the MSS of an MTU of 1500, so that pods send larger packets than
+// the link takes; its own packets fit, as a pair of devices drops larger ones without an ICMP error.
+func clientBehindSmallMTU(t *testing.T) {
+	t.Helper()
+	newNamespace(t, "far")
+	sh(t, `ip -n client link add far0 mtu 1300 type veth peer name eth0 netns far
+		ip -n client addr add 10.46.201.1/24 dev far0; ip -n client link set far0 up
+		ip -n far addr add 10.46.201.10/24 dev eth0; ip -n far link set eth0 mtu 1300 up
+		ip -n far route add default via 10.46.201.1 advmss 1460
+		ip netns exec client sysctl -qw net.ipv4.ip_forward=1`)
+}
+
 // A router with a smaller MTU makes the pod send smaller segments.
 func TestPathMTUReachesPods(t *testing.T) {
 	n := newNetwork(t, XDPAuto, 1500)
-	newNamespace(t, "far")
-	// The namespace client is the router; far is the client, whose own MTU exceeds that of the path.
-	sh(t, `ip -n client link add far0 mtu 1300 type veth peer name eth0 netns far
-		ip -n client addr add 10.46.201.1/24 dev far0; ip -n client link set far0 up
-		ip -n far addr add 10.46.201.10/24 dev eth0; ip -n far link set eth0 mtu 1500 up
-		ip -n far route add default via 10.46.201.1
-		ip netns exec client sysctl -qw net.ipv4.ip_forward=1; ip route add 10.46.201.0/24 via %v`, client.Addr())
+	clientBehindSmallMTU(t)
+	sh(t, "ip route add 10.46.201.0/24 via %v", client.Addr())
 	n.service()
 	echo(n, podNS(1), podAt[1])
 	n.addPod(vip, 1)
