@@ -71,15 +71,13 @@ func (m *machine) next(o observation) action {
 		if d != nil && parseVersion(d.ResourceVersion) >= m.scaled && seenByController(d) {
 			m.stage = handCreating
 			set := adopterOf(d, m.direct.template(d), m.direct.hash, int32(len(m.direct.uids)))
-			m.adopter = set.Name
+			m.adopter = set
 			return createSet{set}
 		}
 		return m.waitOr(expired, fmt.Sprintf("wants %d pods", m.target))
 	case recognizing:
-		// A Deployment controller that has not seen the ReplicaSet creates another one once the Deployment is resumed. It
-		// does not look for one of an older template, so the wait ends in any case.
-		if !expired && !m.recognized(o.sets) {
-			return wait{m.deadline}
+		if until := m.recognizeUntil(o.deployment); o.now.Before(until) && !m.recognized(o.sets) {
+			return wait{until}
 		}
 		m.stage = resuming
 		return setPaused{}
@@ -175,9 +173,9 @@ func (m *machine) beginGiveUpDirect() {
 // recognized reports whether the Deployment has recognized its ReplicaSets, in a hand-over the one that adopts the
 // pods.
 func (m *machine) recognized(sets []*appsv1.ReplicaSet) bool {
-	found := m.adopter == ""
+	found := m.adopter == nil
 	for _, s := range sets {
-		if m.adopter == "" || m.adopter == s.Name {
+		if m.adopter == nil || m.adopter.Name == s.Name {
 			if s.Annotations[revisionAnnotation] == "" {
 				return false
 			}
@@ -185,6 +183,16 @@ func (m *machine) recognized(sets []*appsv1.ReplicaSet) bool {
 		}
 	}
 	return found
+}
+
+// recognizeUntil returns until when to wait for the Deployment to recognize its ReplicaSets. A Deployment controller that
+// has not seen the adopter creates another ReplicaSet once the Deployment is resumed, whose pods replace those of the
+// wake. It does not look for a ReplicaSet of an older template, whose pods it will replace in any case.
+func (m *machine) recognizeUntil(d *appsv1.Deployment) time.Time {
+	if m.adopter != nil && d != nil && sameButHash(&m.adopter.Spec.Template, &d.Spec.Template) {
+		return m.deadline.Add(recognizeTimeout - observeTimeout)
+	}
+	return m.deadline
 }
 
 // template is the one that the pods were created from. The Deployment's may be newer by now; it then replaces the pods,
@@ -275,7 +283,7 @@ func (m *machine) end() action {
 }
 
 // abort leaves the sequence in progress. An incomplete sequence begins anew when it is due again.
-func (m *machine) abort() { m.stage, m.sending, m.adopter, m.doomed = idle, false, "", nil }
+func (m *machine) abort() { m.stage, m.sending, m.adopter, m.doomed = idle, false, nil, nil }
 
 func (m *machine) enter(s stage, now time.Time) { m.stage, m.deadline = s, now.Add(observeTimeout) }
 

@@ -356,8 +356,9 @@ func (x *simulation) step() {
 		x.replicaSetController()
 	case 8:
 		// The one wait that ends in any case is for a Deployment controller that does not look at the ReplicaSet.
-		if x.m.stage != recognizing {
-			x.now = x.now.Add(time.Duration(x.rng.IntN(4000)) * time.Millisecond)
+		later := x.now.Add(time.Duration(x.rng.IntN(4000)) * time.Millisecond)
+		if x.m.stage != recognizing || later.Before(x.m.recognizeUntil(x.observation().deployment)) {
+			x.now = later
 		}
 	case 9:
 		x.act()

@@ -34,6 +34,9 @@ const (
 	restDelay = 200 * time.Millisecond
 	// observeTimeout bounds the wait for the caches, or the Deployment controller, to see a change.
 	observeTimeout = 10 * time.Second
+	// recognizeTimeout bounds the wait for a Deployment to recognize a ReplicaSet of its own template. If the Deployment is
+	// resumed before, it replaces the pods.
+	recognizeTimeout = time.Minute
 )
 
 // unknown is a number of replicas whose write was not confirmed: it is written again.
@@ -58,10 +61,10 @@ type machine struct {
 	epoch   int // counts deleted Deployments: results for one say nothing about the next
 
 	stage    stage
-	deadline time.Time // of a stage that waits
-	target   int32     // replicas that the Deployment is being scaled to
-	scaled   uint64    // the resource version of that write
-	adopter  string    // name of the ReplicaSet that adopts the pods; empty outside a hand-over
+	deadline time.Time          // of a stage that waits
+	target   int32              // replicas that the Deployment is being scaled to
+	scaled   uint64             // the resource version of that write
+	adopter  *appsv1.ReplicaSet // adopts the pods, as it was created; nil outside a hand-over
 	doomed   []*appsv1.ReplicaSet
 }
 

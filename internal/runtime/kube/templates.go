@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 )
@@ -56,6 +57,13 @@ func adopterOf(d *appsv1.Deployment, t *corev1.PodTemplateSpec, hash string, rep
 			Replicas: &replicas, MinReadySeconds: d.Spec.MinReadySeconds, Selector: selector, Template: *t,
 		},
 	}
+}
+
+// sameButHash reports whether a ReplicaSet's template is that of its Deployment, which has no pod-template-hash.
+func sameButHash(set, of *corev1.PodTemplateSpec) bool {
+	set = set.DeepCopy()
+	delete(set.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
+	return equality.Semantic.DeepEqual(set, of)
 }
 
 // with returns a copy of m with one more key.
