@@ -92,7 +92,8 @@ func (r *Runtime) keepPrepared(ctx context.Context, now time.Time) bool {
 			stale = append(stale, r.prepared.pods[k][0])
 			r.prepared.pods[k] = r.prepared.pods[k][1:]
 		}
-		if have < want && now.After(r.prepared.pause[k]) {
+		current := r.prepared.services[k] == s // else it was forgotten or changed meanwhile
+		if have < want && current && now.After(r.prepared.pause[k]) {
 			missing = s
 		}
 	}

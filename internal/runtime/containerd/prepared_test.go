@@ -217,6 +217,27 @@ func TestPreparedPodsHaveTheirOtherContainers(t *testing.T) {
 	}
 }
 
+// No pod is prepared for a service that has just been forgotten, even if the keeper was comparing its pods with its spec.
+func TestForgottenServicesGetNoPreparedPod(t *testing.T) {
+	r := startWithProbe(t, unready(t))
+	before := podInventory(t, r)
+	s := prepared("forgotten", 1)
+	for range 10 {
+		if err := r.Prepare(t.Context(), s, nil); err != nil {
+			t.Fatal(err)
+		}
+		awaitPrepared(t, r, s)
+		r.keeper.kick()
+		if err := r.Forget(t.Context(), runtime.KeyOf(s)); err != nil {
+			t.Fatal(err)
+		}
+		awaitReady(t, r)
+		if after := podInventory(t, r); !slices.Equal(before, after) {
+			t.Fatalf("before %q\nafter %q", before, after)
+		}
+	}
+}
+
 // The next process adopts the pods that were woken, and removes those that a killed one had only prepared, or was about
 // to wake.
 func TestOfPreparedPodsTheNextProcessAdoptsThoseThatWereWoken(t *testing.T) {
