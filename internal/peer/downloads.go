@@ -32,6 +32,9 @@ func (m *Mirror) begin(ctx context.Context, k blobindex.Key, size uint64, manife
 		have: swarm.NewSet(n), busy: swarm.NewSet(n),
 		from: make([]string, n), suspects: map[int][]suspect{}, answered: now, moved: now, users: 1, hash: sha256.New(),
 	}
+	if m.unheard {
+		d.answered = time.Time{} // it need not wait as long as the download before it
+	}
 	d.ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	m.downloads[k] = d
 	m.queue = append(m.queue, d)

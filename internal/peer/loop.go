@@ -59,6 +59,10 @@ func (m *Mirror) turn(ctx context.Context, now time.Time) []*wire.Blobs {
 			m.drop(d, context.Canceled)
 		}
 	}
+	for _, d := range m.downloads {
+		d.answered = excused(d.answered, m.turned, now)
+	}
+	m.turned = now
 	blobs := slices.Clone(m.queue[:min(active, len(m.queue))])
 	for _, d := range blobs {
 		if m.canStream(d, now) {
@@ -76,6 +80,11 @@ func (m *Mirror) turn(ctx context.Context, now time.Time) []*wire.Blobs {
 		d := blobs[r.Blob]
 		d.busy.Add(r.Piece)
 		if r.Peer == "" {
+			if b := &state.Blobs[r.Blob]; !m.unheard && m.cfg.Limits.Silent(b.Answered, b.Pause, now) {
+				m.unheard = true
+				m.cfg.Log.Info("the controller does not answer: what no known peer has comes from the registry",
+					"repository", d.key.Repository)
+			}
 			m.registry++
 			m.group.Go(func() { m.fromRegistry(d, r.Piece) })
 			continue
@@ -88,6 +97,15 @@ func (m *Mirror) turn(ctx context.Context, now time.Time) []*wire.Blobs {
 		m.starve(d, &state.Blobs[i], now)
 	}
 	return m.reports(blobs, now)
+}
+
+// excused returns since when a download has waited for the index, at a turn of the loop. If the turn is late, as on a
+// busy machine, the mirror itself did not look: that time does not count. last is when the turn before it was.
+func excused(answered, last, now time.Time) time.Time {
+	if late := now.Sub(last) - tick; late > tick && !answered.After(last) {
+		return answered.Add(late)
+	}
+	return answered
 }
 
 // state is a download as the plan needs it. m.mu is held.
@@ -194,7 +212,7 @@ func (m *Mirror) BeginSession(send func(wire.Message)) {
 		}
 		d.reported = time.Time{}
 	}
-	m.silent = time.Time{}
+	m.silent, m.unheard = time.Time{}, false
 	for _, b := range m.lazy {
 		b.told, b.dirty = nil, true
 	}
@@ -211,6 +229,7 @@ func (m *Mirror) Receive(h *wire.Holders) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.notify()
+	m.unheard = false
 	offers := make([]offer, 0, len(h.Holders))
 	for i := range h.Holders {
 		o := &h.Holders[i]

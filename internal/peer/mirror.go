@@ -83,6 +83,8 @@ type Mirror struct {
 	questions map[blobindex.Key]*question
 	lazy      map[blobindex.Key]*lazyBlob
 	silent    time.Time // the index did not answer: until then, snapshotters' requests do not wait for it
+	unheard   bool      // a download has gone on without the index, which has not answered any since
+	turned    time.Time // when the loop last looked at the downloads
 	peers     map[string]*peer
 	registry  int                         // requests in progress
 	changes   map[blobindex.Key]wire.Blob // that were not reported

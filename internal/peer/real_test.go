@@ -326,6 +326,51 @@ func TestNodesPullWithoutAController(t *testing.T) {
 	}
 }
 
+// While the controller does not answer, only the first download waits for it.
+func TestDownloadsDoNotWaitAgainForAControllerThatIsAway(t *testing.T) {
+	f := newFabric(t)
+	m := f.add("a").mirror
+	k := blobindex.Key{Repository: "registry.example/x"}
+	begin := func() (waits bool) {
+		t.Helper()
+		k.Digest[0]++
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		d, err := m.begin(t.Context(), k, 1, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.drop(d, context.Canceled)
+		d.users--
+		return !m.cfg.Limits.Silent(d.answered, d.pause, time.Now())
+	}
+	first := begin()
+	m.mu.Lock()
+	m.unheard = true
+	m.mu.Unlock()
+	second := begin()
+	m.Receive(&wire.Holders{Repository: "registry.example/y"})
+	if third := begin(); !first || second || !third {
+		t.Errorf("waits: %v at first, %v while the controller is away, %v once it has answered", first, second, third)
+	}
+}
+
+func TestTimeInWhichTheMirrorWasStalledDoesNotCount(t *testing.T) {
+	at := func(ms int) time.Time { return time.UnixMilli(int64(1e12 + ms)) }
+	for _, c := range []struct{ answered, last, now, want int }{
+		{0, 1000, 1100, 0},
+		{0, 1000, 1199, 0},        // a little late
+		{0, 1000, 4000, 2900},     // it waited for 1,100 ms
+		{1500, 1000, 4000, 1500},  // begun when nothing was to be done
+		{1000, 1000, 10000, 9900}, // answered just before
+		{0, -1 << 40, 100, 0},     // the first turn
+	} {
+		if got := excused(at(c.answered), at(c.last), at(c.now)); !got.Equal(at(c.want)) {
+			t.Errorf("answered at %d, last turn at %d, now %d: got %v, want %v", c.answered, c.last, c.now, got, at(c.want))
+		}
+	}
+}
+
 // What needs credentials that only kubelet has, and what no service uses, is left to the registry.
 func TestImagesOfKubeletAreNotShared(t *testing.T) {
 	hub := faultyhub.New(t)

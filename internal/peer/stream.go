@@ -21,7 +21,7 @@ func (m *Mirror) leased(d *download, now time.Time) swarm.Set {
 // canStream reports whether this node may read a blob from the cache: it has the lease of the first piece, or the
 // index does not answer. m.mu is held.
 func (m *Mirror) canStream(d *download, now time.Time) bool {
-	silent := now.Sub(d.answered) >= m.cfg.Limits.Silence+2*d.pause
+	silent := m.cfg.Limits.Silent(d.answered, d.pause, now)
 	return !d.streamed && (d.lease.Has(0) || silent) && m.registry < m.cfg.Limits.Registry &&
 		m.caches.serves(d.key.Repository, now)
 }

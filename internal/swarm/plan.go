@@ -28,7 +28,13 @@ type Limits struct {
 
 // DefaultLimits are the limits of a node.
 func DefaultLimits() Limits {
-	return Limits{Registry: 4, Peers: 8, PerPeer: 2, Silence: time.Second}
+	return Limits{Registry: 4, Peers: 8, PerPeer: 2, Silence: 3 * time.Second}
+}
+
+// Silent reports whether the index has been silent about a blob for too long: since it last answered, with a pause
+// before the next report.
+func (l Limits) Silent(answered time.Time, pause time.Duration, now time.Time) bool {
+	return now.Sub(answered) >= l.Silence+2*pause
 }
 
 // Offer are the pieces that a peer has.
@@ -154,7 +160,7 @@ func (b *Blob) fromRegistry(c candidate, l Limits, now time.Time) bool {
 	case c.live:
 		return false
 	}
-	return c.offered || now.Sub(b.Answered) >= l.Silence+2*b.Pause
+	return c.offered || l.Silent(b.Answered, b.Pause, now)
 }
 
 // Sourced reports whether a peer that is a source has a missing piece, even if it cannot be asked right now.

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -96,6 +97,7 @@ func wantShared(t *testing.T, ref string, times, peersBefore, registryBefore flo
 	if fromPeers < 0.9*times*size || fromRegistry > 1.1*size {
 		t.Errorf("%.1f MB came from peers and %.1f MB from the registry: want each byte from it once, of %.1f MB",
 			fromPeers/1e6, fromRegistry/1e6, size/1e6)
+		t.Log(lab.logs(time.Now().Add(-time.Minute))) // before the cleanup ends the daemons
 	}
 }
 

@@ -217,7 +217,7 @@ func TestPreparedPodsHaveTheirOtherContainers(t *testing.T) {
 	}
 }
 
-// No pod is prepared for a service that has just been forgotten, even if the keeper was comparing its pods with its spec.
+// No pod is prepared for a service that has just been forgotten, even if the keeper was just looking at its pods.
 func TestForgottenServicesGetNoPreparedPod(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	before := podInventory(t, r)

@@ -185,9 +185,9 @@ func (m *machine) recognized(sets []*appsv1.ReplicaSet) bool {
 	return found
 }
 
-// recognizeUntil returns until when to wait for the Deployment to recognize its ReplicaSets. A Deployment controller that
-// has not seen the adopter creates another ReplicaSet once the Deployment is resumed, whose pods replace those of the
-// wake. It does not look for a ReplicaSet of an older template, whose pods it will replace in any case.
+// recognizeUntil returns until when to wait for the Deployment to recognize its ReplicaSets. A Deployment controller
+// that has not seen the adopter creates another ReplicaSet once the Deployment is resumed, whose pods replace those of
+// the wake. It does not look for a ReplicaSet of an older template, whose pods it will replace in any case.
 func (m *machine) recognizeUntil(d *appsv1.Deployment) time.Time {
 	if m.adopter != nil && d != nil && sameButHash(&m.adopter.Spec.Template, &d.Spec.Template) {
 		return m.deadline.Add(recognizeTimeout - observeTimeout)

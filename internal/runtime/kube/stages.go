@@ -34,8 +34,8 @@ const (
 	restDelay = 200 * time.Millisecond
 	// observeTimeout bounds the wait for the caches, or the Deployment controller, to see a change.
 	observeTimeout = 10 * time.Second
-	// recognizeTimeout bounds the wait for a Deployment to recognize a ReplicaSet of its own template. If the Deployment is
-	// resumed before, it replaces the pods.
+	// recognizeTimeout bounds the wait for a Deployment to recognize a ReplicaSet of its own template. If the Deployment
+	// is resumed before, it replaces the pods.
 	recognizeTimeout = time.Minute
 )
 
