@@ -8,7 +8,7 @@ GO ?= go
 # The file VERSION, with the commit as build metadata unless this is the tagged release: see hack/version.sh.
 VERSION := $(shell hack/version.sh)
 COMMIT  := $(shell git rev-parse --verify --quiet HEAD 2>/dev/null)
-BUILDINFO := wangell.loutres.me/internal/buildinfo
+BUILDINFO := wangell.loutres.me/internal/base/buildinfo
 # As in hack/release.sh, so that "make image-push" gives the image of the release.
 LDFLAGS := -s -w -X $(BUILDINFO).Version=$(VERSION) -X $(BUILDINFO).commit=$(COMMIT)
 
@@ -53,7 +53,7 @@ help: ## print this help
 
 .PHONY: build
 build: ## build the programs into bin/
-	$(COMPILE) build -ldflags '$(LDFLAGS)' -o bin/ $(patsubst %,./%,$(wildcard cmd/*))
+	$(COMPILE) build -ldflags '$(LDFLAGS)' -o bin/ $(patsubst %,./%,$(wildcard cmd/* lab/cmd/*))
 
 .PHONY: demo
 demo: ## one machine: install what is missing, build, show a cold and a warm request (root)
@@ -93,7 +93,7 @@ operator: ## tests against an API server, with the race detector (root; needs cl
 .PHONY: erofs
 erofs: ## tests with the snapshotter erofs, by the containerd of the cluster (root; needs cluster-build)
 	@export WANGELL_TEST_CONTAINERD="$$($(GO) run -C test/cluster . build | tail -1)/containerd"; \
-	$(GOTEST) $(CHEAP) $(ROOT) -run Erofs ./internal/image/convert ./internal/lab/pull; \
+	$(GOTEST) $(CHEAP) $(ROOT) -run Erofs ./internal/images/convert ./lab/pull; \
 	$(GOTEST) $(CHEAP) $(ROOT) -run Erofs ./internal/runtime/containerd # without a network: mkfs.erofs is in the cache now
 
 .PHONY: e2e
@@ -164,7 +164,7 @@ fuzz: ## run every fuzz test for 10 s, and the gate against its model with other
 
 .PHONY: bench
 bench: ## run the benchmarks, ns per packet among them (root)
-	$(GO) test -run '^$$' -bench . -benchmem $(ROOT) ./internal/...
+	$(GO) test -run '^$$' -bench . -benchmem $(ROOT) ./internal/... ./lab/...
 
 ##@ Check and generate
 
@@ -172,8 +172,8 @@ bench: ## run the benchmarks, ns per packet among them (root)
 lint: ## license headers; large files; files in circles; golangci-lint: gofmt, go vet, staticcheck, comments, spelling, 120 columns
 	@hack/spdx-check.sh
 	@hack/size-check.sh
-	$(GO) run ./hack/oneway ./...
-	hack/tool.sh golangci-lint run --allow-parallel-runners
+	$(GO) run ./hack/borders
+	hack/tool.sh golangci-lint run --allow-parallel-runners ./... ./lab/...
 
 .PHONY: generate
 generate: ui ## compile the gate (clang-19), and generate its Go side, the CRD, the chart's copies and the manifests
@@ -181,7 +181,7 @@ generate: ui ## compile the gate (clang-19), and generate its Go side, the CRD, 
 	@hack/chart-generate.sh
 
 .PHONY: ui
-ui: ## build the dashboard of ui/ into internal/dashboard/assets (Node.js, npm)
+ui: ## build the dashboard of ui/ into internal/show/dashboard/assets (Node.js, npm)
 	@hack/ui.sh build
 
 .PHONY: check-generated

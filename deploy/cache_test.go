@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"wangell.loutres.me/internal/testutil/distribution"
+	"wangell.loutres.me/test/testutil/distribution"
 )
 
 // withCaches has the caches of two registries.

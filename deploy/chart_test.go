@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/kube/enrolment"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 func TestChartRendersAllObjects(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"wangell.loutres.me/internal/envoy"
+	"wangell.loutres.me/internal/node/envoy"
 )
 
 func TestEnvoyIsOffByDefault(t *testing.T) {
@@ -24,7 +24,7 @@ func TestEnvoyIsOffByDefault(t *testing.T) {
 	}
 }
 
-// The chart's own bootstrap says what internal/envoy says, as Envoy understands it.
+// The chart's own bootstrap says what internal/node/envoy says, as Envoy understands it.
 func TestEnvoyGetsTheBootstrapOfTheProgram(t *testing.T) {
 	c := render(t, "--set", "requests.enabled=true,requests.heap=100,requests.connections=1000").envoy.
 		Spec.Template.Spec.Containers[0]

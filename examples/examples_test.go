@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package examples has no code. Its tests check that the manifests for Kubernetes decode strictly, and that the objects
-// they refer to exist. The manifests for one machine are tested in internal/manifest.
+// they refer to exist. The manifests for one machine are tested in internal/machine/manifest.
 package examples
 
 import (

@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-roots=(api cmd deploy examples hack internal)
+roots=(api cmd deploy examples hack internal lab test/testutil)
 with() { # with PATTERN: folders of packages whose tests match
     { grep -rlE --include='*_test.go' "$1" "${roots[@]}" || true; } | xargs -r -n 1 dirname | sort -u
 }
@@ -24,7 +24,7 @@ gate=$(comm -23 <(with 'testutil/(ownns|netlab|debimage|containerdtest)|need\.Ro
 unit=$(comm -23 <(echo "$all") <(printf '%s\n' "$kube" "$gate" | sort -u))
 sequential() {
     local module starts
-    module=$(go list -m)
+    module=wangell.loutres.me
     starts=$({ grep -rlE --include='*.go' '\bgo (func|[a-zA-Z_][a-zA-Z_0-9.]*)\(|\.Go\(|AfterFunc\(|\.Parallel\(' \
         "${roots[@]}" test || true; } | xargs -r -n 1 dirname | sort -u)
     # The test program PACKAGE.test depends on "PACKAGE" or, with test files, on "PACKAGE [PACKAGE.test]".
@@ -39,9 +39,12 @@ sequential() {
 }
 
 # Their tests take longest, so they come first: each of them would run alone at the end.
-longest=(gate runtime/containerd peer node lab/pull lazy lab/sleep pullstat/live image/convert lab/storage)
+longest=(
+    internal/gate internal/runtime/containerd internal/images/peer internal/node lab/pull internal/images/lazy lab/sleep
+    internal/images/pullstat/live internal/images/convert lab/storage
+)
 longest_first() {
-    { printf 'internal/%s\n' "${longest[@]}" | grep -Fx "$1"; echo "$1"; } | awk '!seen[$0]++'
+    { printf '%s\n' "${longest[@]}" | grep -Fx "$1"; echo "$1"; } | awk '!seen[$0]++'
 }
 
 case ${1:-} in

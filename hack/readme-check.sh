@@ -132,7 +132,7 @@ kubernetes)
     ln -s "$root/hack/helm.sh" "$work/bin/helm"
     registry=$(field .registry.lan) addresses=$(field .lan.serviceAddresses)
     sed -i -e "s,REGISTRY,$registry,g" -e "s,10\.46\.100\.0/24,$addresses,g" "$work"/blocks/*.sh
-    go build -o "$work/hello" ./internal/image/hello
+    go build -o "$work/hello" ./internal/images/image/hello
     for image in docker.io/library/nginx:1.28; do
         bin/wangell image build --tag "$image" --file "$work/hello=/hello" --entrypoint /hello --env PORT=80 \
             --out "$work/image.tar" >/dev/null

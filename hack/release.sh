@@ -49,13 +49,15 @@ archive() {
 }
 
 programs=(wangell wangell-snapshotter kubectl-wangell)
-if [ -d cmd/wangell-lab ]; then programs+=(wangell-lab); fi
-package=wangell.loutres.me/internal/buildinfo
+if [ -d lab/cmd/wangell-lab ]; then programs+=(wangell-lab); fi
+package=wangell.loutres.me/internal/base/buildinfo
 ldflags="-s -w -X $package.Version=v$version -X $package.commit=$commit"
 
 # build OS ARCHITECTURE PROGRAM FOLDER
 build() {
-    GOFLAGS='' GOOS=$1 GOARCH=$2 CGO_ENABLED=0 "$go" build -trimpath -buildvcs=false \
+    local module=.
+    if [ "$3" = wangell-lab ]; then module=lab; fi
+    GOFLAGS='' GOWORK=off GOOS=$1 GOARCH=$2 CGO_ENABLED=0 "$go" build -C "$module" -trimpath -buildvcs=false \
         -gcflags=all=-dwarf=false -ldflags "$ldflags" -o "$4/$3" "./cmd/$3"
 }
 for shell in bash zsh fish; do
@@ -68,7 +70,7 @@ for arch in "${architectures[@]}"; do
         say "$program for linux/$arch"
         build linux "$arch" "$program" "$stage/$folder"
         "$go" run ./hack/sbom --name "$program" --version "v$version" --time "$SOURCE_DATE_EPOCH" \
-            --page internal/dashboard/assets/app.js --page-source ui \
+            --page internal/show/dashboard/assets/app.js --page-source ui \
             "$stage/$folder/$program" >"$out/${program}_${version}_linux_$arch.cdx.json"
     done
     cp LICENSE README.md CHANGELOG.md "$stage/$folder/"

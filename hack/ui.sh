@@ -29,8 +29,8 @@ check)
     out=$(mktemp -d)
     trap 'rm -rf "$out"' EXIT
     node build.mjs "$out"
-    if ! diff -rq "$out" ../internal/dashboard/assets; then
-        echo "internal/dashboard/assets is stale: run 'make generate' and commit." >&2
+    if ! diff -rq "$out" ../internal/show/dashboard/assets; then
+        echo "internal/show/dashboard/assets is stale: run 'make generate' and commit." >&2
         exit 1
     fi
     ;;

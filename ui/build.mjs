@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const here = dirname(fileURLToPath(import.meta.url));
-const out = process.argv[2] ?? join(here, '../internal/dashboard/assets');
+const out = process.argv[2] ?? join(here, '../internal/show/dashboard/assets');
 
 await mkdir(out, { recursive: true });
 await build({

@@ -12,10 +12,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/buildinfo"
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/clusterapi"
-	"wangell.loutres.me/internal/localapi"
+	"wangell.loutres.me/internal/base/buildinfo"
+	"wangell.loutres.me/internal/kube/clusterapi"
+	"wangell.loutres.me/internal/show/cli"
+	"wangell.loutres.me/internal/show/httpapi"
 )
 
 const (
@@ -93,7 +93,7 @@ func (c *cluster) names() (clusterapi.Controller, error) {
 }
 
 // connect is commands.Place's Connect.
-func (c *cluster) connect(_ *cobra.Command, names ...string) (*localapi.Client, []string, error) {
+func (c *cluster) connect(_ *cobra.Command, names ...string) (*httpapi.Client, []string, error) {
 	of, err := c.names()
 	if err != nil {
 		return nil, nil, err
@@ -108,7 +108,7 @@ func (c *cluster) connect(_ *cobra.Command, names ...string) (*localapi.Client, 
 }
 
 // move is commands.Place's Move: it writes to the API server.
-func (c *cluster) move(cmd *cobra.Command, _ *localapi.Client, name string,
+func (c *cluster) move(cmd *cobra.Command, _ *httpapi.Client, name string,
 	change func([]v1alpha1.Revision) ([]v1alpha1.Revision, error)) (from, to []v1alpha1.Revision, err error) {
 	r, _, err := c.config()
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/clusterapi"
-	"wangell.loutres.me/internal/clusterdoctor"
+	"wangell.loutres.me/internal/kube/clusterapi"
+	"wangell.loutres.me/internal/kube/clusterdoctor"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func newDoctor(c *cluster) *cobra.Command {

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 // completer is the name under which kubectl calls a program to complete the arguments of this plugin.

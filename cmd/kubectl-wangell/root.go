@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/buildinfo"
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/commands"
+	"wangell.loutres.me/internal/base/buildinfo"
+	"wangell.loutres.me/internal/show/cli"
+	"wangell.loutres.me/internal/show/commands"
 )
 
 func newRoot() *cobra.Command {

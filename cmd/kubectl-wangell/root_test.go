@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func TestEveryCommandIsDocumentedForKubectl(t *testing.T) {

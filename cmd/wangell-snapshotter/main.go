@@ -21,12 +21,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/buildinfo"
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/lazy"
-	"wangell.loutres.me/internal/lazy/failures"
-	"wangell.loutres.me/internal/registryhosts"
+	"wangell.loutres.me/internal/base/buildinfo"
+	"wangell.loutres.me/internal/images/lazy"
+	"wangell.loutres.me/internal/images/lazy/failures"
+	"wangell.loutres.me/internal/images/registryhosts"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func main() { os.Exit(cli.Run(newRoot(), os.Args[1:])) }

@@ -16,10 +16,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/operator"
+	"wangell.loutres.me/internal/kube/operator"
+	"wangell.loutres.me/internal/machine/instance"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 const kubeconfigUsage = "kubeconfig file to reach the API server (default: the pod's, $KUBECONFIG or ~/.kube/config)"

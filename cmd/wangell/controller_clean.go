@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/operator"
+	"wangell.loutres.me/internal/kube/operator"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func newControllerClean(g *globals) *cobra.Command {

@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wangell.loutres.me/internal/enrolment"
-	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/base/process"
+	"wangell.loutres.me/internal/images/peer"
+	"wangell.loutres.me/internal/kube/enrolment"
+	"wangell.loutres.me/internal/machine/instance"
 	"wangell.loutres.me/internal/node"
-	"wangell.loutres.me/internal/peer"
-	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/wire"
 )

@@ -13,8 +13,8 @@ import (
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	discoveryv1 "k8s.io/client-go/kubernetes/typed/discovery/v1"
 
-	"wangell.loutres.me/internal/enrolment"
-	"wangell.loutres.me/internal/kubewatch"
+	"wangell.loutres.me/internal/kube/enrolment"
+	"wangell.loutres.me/internal/kube/kubewatch"
 	"wangell.loutres.me/internal/node"
 )
 

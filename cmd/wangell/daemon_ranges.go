@@ -11,7 +11,7 @@ import (
 	"go4.org/netipx"
 
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/machine/instance"
 )
 
 // serviceRanges parses IPv4 ranges: CIDR, or FIRST-LAST, which becomes the fewest prefixes that cover exactly that

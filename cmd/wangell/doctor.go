@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/doctor"
-	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/machine/doctor"
+	"wangell.loutres.me/internal/machine/instance"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func newDoctor() *cobra.Command {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/machine/instance"
 )
 
 func newDown(g *globals) *cobra.Command {

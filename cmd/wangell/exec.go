@@ -18,13 +18,13 @@ import (
 	"golang.org/x/term"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/commands"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/machine/instance"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/show/cli"
+	"wangell.loutres.me/internal/show/commands"
 )
 
 // Exit codes of exec beside those of the command, as shells have them.

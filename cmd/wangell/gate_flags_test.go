@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/machine/instance"
 )
 
 // gateFlags are the flags of the gate as up and the daemon have them.

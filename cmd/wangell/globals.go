@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/commands"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/localapi"
+	"wangell.loutres.me/internal/machine/instance"
+	"wangell.loutres.me/internal/show/commands"
+	"wangell.loutres.me/internal/show/httpapi"
 )
 
 // Values of flags, for completion and messages.
@@ -59,8 +59,8 @@ func (g *globals) logger(cmd *cobra.Command, w io.Writer) (*slog.Logger, error) 
 }
 
 // client returns a client of the instance in the run folder.
-func (g *globals) client() *localapi.Client {
-	return localapi.NewClient(instance.ControlSocket(g.runDir))
+func (g *globals) client() *httpapi.Client {
+	return httpapi.NewClient(instance.ControlSocket(g.runDir))
 }
 
 // servicesIfRunning returns the services of the instance; none if it does not run.
@@ -68,7 +68,7 @@ func (g *globals) servicesIfRunning(ctx context.Context) ([]controller.Status, e
 	c := g.client()
 	defer c.Close()
 	services, err := c.Status(ctx)
-	if errors.Is(err, localapi.ErrNotRunning) {
+	if errors.Is(err, httpapi.ErrNotRunning) {
 		return nil, nil
 	}
 	return services, err
@@ -77,7 +77,7 @@ func (g *globals) servicesIfRunning(ctx context.Context) ([]controller.Status, e
 // place is this machine, for the commands that use the API of its instance.
 func (g *globals) place() *commands.Place {
 	return &commands.Place{
-		Connect: func(_ *cobra.Command, names ...string) (*localapi.Client, []string, error) {
+		Connect: func(_ *cobra.Command, names ...string) (*httpapi.Client, []string, error) {
 			return g.client(), names, nil
 		},
 		Move: commands.MoveHere,

@@ -2,7 +2,7 @@
 
 package main
 
-import "wangell.loutres.me/internal/commands"
+import "wangell.loutres.me/internal/show/commands"
 
 // Groups of commands in the help.
 const (

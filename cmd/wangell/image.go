@@ -14,7 +14,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/images/image"
 )
 
 func newImage(g *globals) *cobra.Command {

@@ -11,11 +11,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/erofs"
-	"wangell.loutres.me/internal/pullstat"
-	"wangell.loutres.me/internal/pullstat/live"
+	"wangell.loutres.me/internal/images/erofs"
+	"wangell.loutres.me/internal/images/pullstat"
+	"wangell.loutres.me/internal/images/pullstat/live"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 // imageVias are the values of --via.

@@ -17,8 +17,8 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/images/image"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func newImageLoad(g *globals) *cobra.Command {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/image/convert"
+	"wangell.loutres.me/internal/images/convert"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func newImageConvert() *cobra.Command {

@@ -13,11 +13,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/image/convert"
-	"wangell.loutres.me/internal/imageref"
-	"wangell.loutres.me/internal/lazy/trace"
+	"wangell.loutres.me/internal/images/convert"
+	"wangell.loutres.me/internal/images/imageref"
+	"wangell.loutres.me/internal/images/lazy/trace"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func newImageOptimise(g *globals) *cobra.Command {

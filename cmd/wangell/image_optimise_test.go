@@ -11,8 +11,8 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/image/convert"
-	"wangell.loutres.me/internal/lazy/trace"
+	"wangell.loutres.me/internal/images/convert"
+	"wangell.loutres.me/internal/images/lazy/trace"
 )
 
 func TestImagesOfAServiceAreFound(t *testing.T) {

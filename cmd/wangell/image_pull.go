@@ -14,11 +14,11 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/commands"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/pullstat/live"
+	"wangell.loutres.me/internal/images/pullstat/live"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/show/cli"
+	"wangell.loutres.me/internal/show/commands"
 )
 
 func newImagePull(g *globals) *cobra.Command {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/atomicfile"
-	"wangell.loutres.me/internal/compose"
+	"wangell.loutres.me/internal/base/atomicfile"
+	"wangell.loutres.me/internal/machine/compose"
 )
 
 // importFlags holds the flags of import.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func init() {

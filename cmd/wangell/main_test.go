@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/volume"
+	"wangell.loutres.me/internal/machine/volume"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 // Every command needs a short and a long description, examples, a group and checked arguments.

@@ -9,8 +9,8 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/machine/instance"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 // places holds the flags that name an instance's state folder and containerd.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/term"
 
-	"wangell.loutres.me/internal/pullstat/live"
-	"wangell.loutres.me/internal/screen"
+	"wangell.loutres.me/internal/images/pullstat/live"
+	"wangell.loutres.me/internal/show/screen"
 )
 
 // progressAfter is how long a command runs before it shows progress.

@@ -5,7 +5,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func newRoot() *cobra.Command {

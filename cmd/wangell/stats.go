@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/localapi"
-	"wangell.loutres.me/internal/view"
+	"wangell.loutres.me/internal/show/cli"
+	"wangell.loutres.me/internal/show/httpapi"
+	"wangell.loutres.me/internal/show/view"
 )
 
 // statsFlags holds the flags of stats.
@@ -67,7 +67,7 @@ machine may be idle: raise resources.limits.cpu. Services that sleep use nothing
 }
 
 // show measures and prints until count intervals have passed or ctx ends.
-func (f *statsFlags) show(ctx context.Context, c *localapi.Client, name string) error {
+func (f *statsFlags) show(ctx context.Context, c *httpapi.Client, name string) error {
 	before, err := c.Stats(ctx, name)
 	if err != nil {
 		return err

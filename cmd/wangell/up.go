@@ -16,14 +16,14 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/dashboard"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/manifest"
+	"wangell.loutres.me/internal/machine/instance"
+	"wangell.loutres.me/internal/machine/manifest"
 	"wangell.loutres.me/internal/runtime/containerd"
-	"wangell.loutres.me/internal/view"
+	"wangell.loutres.me/internal/show/cli"
+	"wangell.loutres.me/internal/show/dashboard"
+	"wangell.loutres.me/internal/show/view"
 )
 
 // upFlags holds the flags of up.

@@ -2,7 +2,7 @@
 
 package main
 
-import "wangell.loutres.me/internal/cli"
+import "wangell.loutres.me/internal/show/cli"
 
 // Short names for the parts that the command lines of all programs share.
 var (

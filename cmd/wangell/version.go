@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/buildinfo"
-	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/base/buildinfo"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func newVersion() *cobra.Command {

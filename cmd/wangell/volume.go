@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/bytesize"
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/volume"
+	"wangell.loutres.me/internal/base/text"
+	"wangell.loutres.me/internal/machine/instance"
+	"wangell.loutres.me/internal/machine/volume"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 func newVolume(g *globals) *cobra.Command {
@@ -64,7 +64,7 @@ it last, and the pods that use it now. 'wangell volume du' measures what is in t
 			t := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
 			fmt.Fprintln(t, "VOLUME\tSIZE\tSERVICE\tPODS\tCREATED")
 			for _, v := range list {
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.ID(), bytesize.FormatLimit(v.SizeBytes), cmp.Or(v.Service, "-"),
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.ID(), text.BytesLimit(v.SizeBytes), cmp.Or(v.Service, "-"),
 					cmp.Or(strings.Join(v.Pods, ","), "-"), v.Created.Local().Format(time.DateTime))
 			}
 			return t.Flush()
@@ -114,8 +114,8 @@ size is mounted meanwhile if no pod uses it.`,
 			t := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
 			fmt.Fprintln(t, "VOLUME\tUSED\tAVAILABLE\tSIZE\tFILES")
 			for _, v := range all {
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\n", v.ID(), bytesize.Format(v.UsedBytes), bytesize.Format(v.AvailableBytes),
-					bytesize.FormatLimit(v.SizeBytes), v.Files)
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\n", v.ID(), text.Bytes(v.UsedBytes), text.Bytes(v.AvailableBytes),
+					text.BytesLimit(v.SizeBytes), v.Files)
 			}
 			return t.Flush()
 		},

@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/atomicfile"
-	"wangell.loutres.me/internal/bytesize"
-	"wangell.loutres.me/internal/view"
-	"wangell.loutres.me/internal/volume"
+	"wangell.loutres.me/internal/base/atomicfile"
+	"wangell.loutres.me/internal/base/text"
+	"wangell.loutres.me/internal/machine/volume"
+	"wangell.loutres.me/internal/show/view"
 )
 
 func (p *volumePlace) newBackup() *cobra.Command {
@@ -53,7 +53,7 @@ awake are copied while they may change, which is no use for most databases.`,
 				return store.Backup(cmd.Context(), v.ID(), &to, live)
 			})
 			if err == nil {
-				fmt.Fprintf(os.Stderr, "%s is in %s (%s)\n", v.ID(), file, bytesize.Format(to.n))
+				fmt.Fprintf(os.Stderr, "%s is in %s (%s)\n", v.ID(), file, text.Bytes(to.n))
 			}
 			return err
 		},

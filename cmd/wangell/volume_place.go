@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/volume"
+	"wangell.loutres.me/internal/machine/instance"
+	"wangell.loutres.me/internal/machine/volume"
+	"wangell.loutres.me/internal/show/cli"
 )
 
 // volumePlace says where the volumes are.

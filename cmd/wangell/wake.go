@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/commands"
-	"wangell.loutres.me/internal/localapi"
+	"wangell.loutres.me/internal/show/commands"
+	"wangell.loutres.me/internal/show/httpapi"
 )
 
 func newWake(g *globals) *cobra.Command {
@@ -25,7 +25,7 @@ The service sleeps again after its idle timeout. One that failed is tried at onc
   sudo wangell wake default/hello`,
 		Args:              commands.ServiceArg,
 		ValidArgsFunction: g.place().CompleteService,
-		RunE: g.timed(func(ctx context.Context, c *localapi.Client, name string) (string, error) {
+		RunE: g.timed(func(ctx context.Context, c *httpapi.Client, name string) (string, error) {
 			return "serves (%s)", c.Wake(ctx, name)
 		}),
 	}
@@ -46,7 +46,7 @@ next container is a new one anyway.`,
   sudo wangell restart default/hello`,
 		Args:              commands.ServiceArg,
 		ValidArgsFunction: g.place().CompleteService,
-		RunE: g.timed(func(ctx context.Context, c *localapi.Client, name string) (string, error) {
+		RunE: g.timed(func(ctx context.Context, c *httpapi.Client, name string) (string, error) {
 			n, err := c.Restart(ctx, name)
 			if n == 0 {
 				return "sleeps: there is nothing to restart", err
@@ -59,7 +59,7 @@ next container is a new one anyway.`,
 // timed returns the RunE of a command that acts on one service. act returns the new state as text, with %s for the
 // duration.
 func (g *globals) timed(
-	act func(ctx context.Context, c *localapi.Client, name string) (done string, err error),
+	act func(ctx context.Context, c *httpapi.Client, name string) (done string, err error),
 ) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c := g.client()

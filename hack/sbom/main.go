@@ -6,7 +6,7 @@
 // does. The same program gives the same document.
 //
 //	go run ./hack/sbom --name wangell --version v0.3.0 --time 1750000000 \
-//	    --page internal/dashboard/assets/app.js --page-source ui bin/wangell
+//	    --page internal/show/dashboard/assets/app.js --page-source ui bin/wangell
 package main
 
 import (

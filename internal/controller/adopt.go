@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
 

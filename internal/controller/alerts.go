@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/wire"
 )
 

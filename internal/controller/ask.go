@@ -9,7 +9,7 @@ import (
 	"slices"
 	"sync"
 
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
 

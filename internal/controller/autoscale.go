@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/decide/scale"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/scale"
 )
 
 // usageEvery is how often a runtime.Meter is asked for the usage of pods.

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"wangell.loutres.me/internal/blobindex"
-	"wangell.loutres.me/internal/enrolment"
-	"wangell.loutres.me/internal/swarm"
+	"wangell.loutres.me/internal/decide/blobindex"
+	"wangell.loutres.me/internal/decide/swarm"
+	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/wire"
 )
 

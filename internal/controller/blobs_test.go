@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/enrolment"
+	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/wire"
 )
 

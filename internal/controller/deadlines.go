@@ -5,7 +5,7 @@ package controller
 import (
 	"container/heap"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // deadlines is a heap of the services that wait for a time, the earliest first.

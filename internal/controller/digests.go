@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/imageref"
+	"wangell.loutres.me/internal/images/imageref"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/text"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/shorten"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -91,7 +91,7 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 	case lifecycle.RefuseParked:
 		s.askers = nil
 		if !s.homeless && !e.loop.retired {
-			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: shorten.Text(a.Reason, wire.MaxReason)})
+			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: text.Shorten(a.Reason, wire.MaxReason)})
 		}
 	case lifecycle.StopPod:
 		e.runner.stop(s.pod(a.Ref), a.Grace)

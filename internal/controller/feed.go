@@ -9,7 +9,7 @@ import (
 	"sort"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/wire"
 )
 

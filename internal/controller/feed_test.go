@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
 )
 
 // TestSlowDaemonSkipsWhatIsSuperseded changes a service often while a daemon does not handle messages: what waits for

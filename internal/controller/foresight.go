@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"wangell.loutres.me/internal/forecast"
+	"wangell.loutres.me/internal/decide/forecast"
 )
 
 // Reasons for a pod without demand: Outlook.Wanted.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/forecast"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/forecast"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )

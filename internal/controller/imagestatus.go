@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/decide/placement"
+	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/wire"
 )
 

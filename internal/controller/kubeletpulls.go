@@ -11,10 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"wangell.loutres.me/internal/backoff"
-	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/base/backoff"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/placement"
+	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
 

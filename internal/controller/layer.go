@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"wangell.loutres.me/internal/bytesize"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -52,7 +52,7 @@ func layerFull(m runtime.Layer, limit int64) string {
 		mostly = ", mostly " + folder
 	}
 	return fmt.Sprintf("its layer is full: it has written %s%s, and spec.layer.sizeLimit is %s: raise it, or mount a "+
-		"volume at %s", bytesize.Format(m.Bytes), mostly, bytesize.FormatLimit(limit), cmp.Or(folder, "the folder"))
+		"volume at %s", text.Bytes(m.Bytes), mostly, text.BytesLimit(limit), cmp.Or(folder, "the folder"))
 }
 
 // emptyDirFull says why a pod is ended one of whose emptyDir volumes holds more than its limit, in bytes; empty if none
@@ -61,7 +61,7 @@ func emptyDirFull(m runtime.Layer, limits map[string]int64) string {
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
 		if held := m.EmptyDirs[name]; held > limits[name] {
 			return fmt.Sprintf("its volume %s is full: it holds %s, and emptyDir.sizeLimit is %s: raise it, or remove files "+
-				"that are not needed any more", name, bytesize.Format(held), bytesize.FormatLimit(limits[name]))
+				"that are not needed any more", name, text.Bytes(held), text.BytesLimit(limits[name]))
 		}
 	}
 	return ""
@@ -101,9 +101,9 @@ func judge(m runtime.Layer) (lasting int64, folder string) {
 
 // layerWarning returns the warning for a pod, with what to write into the manifest.
 func layerWarning(bytes int64, rate float64, folder string) string {
-	what := "has written " + bytesize.Format(bytes)
+	what := "has written " + text.Bytes(bytes)
 	if rate >= layerFast {
-		what = fmt.Sprintf("writes %s/s (%s so far)", bytesize.Format(int64(rate)), bytesize.Format(bytes))
+		what = fmt.Sprintf("writes %s/s (%s so far)", text.Bytes(int64(rate)), text.Bytes(bytes))
 	}
 	mostly := ""
 	if folder != "" {

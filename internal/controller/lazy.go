@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/decide/placement"
+	"wangell.loutres.me/internal/node/cri"
 )
 
 // LazyPulls says whether the pods of a service on a cluster start before their image is complete.

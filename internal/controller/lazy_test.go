@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )

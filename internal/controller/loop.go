@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // ErrClosed is returned by a controller that has ended.

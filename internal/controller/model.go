@@ -7,10 +7,10 @@ import (
 	"math"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/decide/scale"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/scale"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -6,8 +6,8 @@ import (
 	"math"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/lifecycle"
 )
 
 // Observation is the load of a service.

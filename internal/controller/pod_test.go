@@ -5,7 +5,7 @@ package controller
 import (
 	"testing"
 
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/wire"
 )
 

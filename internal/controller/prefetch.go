@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/placement"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/decide/placement"
+	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/runtime"
 )
 

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/wire"
 )
 

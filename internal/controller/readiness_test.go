@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/readiness"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/node/readiness"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/bytesize"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/text"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -88,7 +88,7 @@ func (r *relief) shortOfMemory(node string, m *wire.Memory) {
 		where = "node " + node
 	}
 	r.relieve(node, fmt.Sprintf("%s is short of memory: %s of %s are available", where,
-		bytesize.Format(int64(m.Available)), bytesize.Format(int64(m.Total))), func(*service) bool { return true })
+		text.Bytes(int64(m.Available)), text.Bytes(int64(m.Total))), func(*service) bool { return true })
 }
 
 // lookForRoom checks from time to time whether the node of a service's pods has room for their requests. While the

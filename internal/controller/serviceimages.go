@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/decide/placement"
 )
 
 // imageList returns the images of the service's pods by the names that nodes pull.

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/decide/sources"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/sources"
 )
 
 // ErrNotSynced is returned while the services are not known, because Synced was not called yet.

@@ -7,8 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"wangell.loutres.me/internal/imageref"
-	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/decide/placement"
+	"wangell.loutres.me/internal/images/imageref"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -5,8 +5,8 @@ package controller
 import (
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/lifecycle"
 )
 
 // spent adds up the time that a service has been in each state.

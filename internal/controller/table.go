@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/lifecycle"
 )
 
 // splits reports whether the service's requests go to other services. Then it never has a pod: daemons ask for none,

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/decide/lifecycle"
 )
 
 // awaitPods returns a sleeper that waits for the end of the present pods; nil if there are none.

@@ -13,12 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/forecast"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/readiness"
+	"wangell.loutres.me/internal/decide/forecast"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/decide/scale"
+	"wangell.loutres.me/internal/decide/sources"
+	"wangell.loutres.me/internal/node/readiness"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/scale"
-	"wangell.loutres.me/internal/sources"
 )
 
 // Service is a service as the controller's user wants it.

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 func median(v []float64) float64 {

@@ -5,7 +5,7 @@ package gate
 import (
 	"net/netip"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // EventKind is the kind of an Event.

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 func TestEventsAreReadAheadOfOtherWork(t *testing.T) {

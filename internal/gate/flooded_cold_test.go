@@ -18,8 +18,8 @@ import (
 
 	"github.com/safchain/ethtool"
 
-	"wangell.loutres.me/internal/testutil/delay"
-	"wangell.loutres.me/internal/testutil/forge"
+	"wangell.loutres.me/test/testutil/delay"
+	"wangell.loutres.me/test/testutil/forge"
 )
 
 var (

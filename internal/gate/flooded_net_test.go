@@ -22,7 +22,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/forge"
+	"wangell.loutres.me/test/testutil/forge"
 )
 
 var (

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/sources"
+	"wangell.loutres.me/internal/decide/sources"
 )
 
 // stolen is an address that the node routes elsewhere than to those who claim it.

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"wangell.loutres.me/internal/sources"
+	"wangell.loutres.me/internal/decide/sources"
 )
 
 // frontedCluster is a cluster with a service of one pod, pod 1 on the home node, and a front in the network of pod 2 on

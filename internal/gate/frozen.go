@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // Freeze says whether a pod is frozen, as set by SetFrozen.

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/cgroup"
-	"wangell.loutres.me/internal/freezer"
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/internal/base/cgroup"
+	"wangell.loutres.me/internal/node/freezer"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // echoAt is the variable that has this program echo at its address instead of running tests.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // freeze tells the gate that a pod of vip is frozen.

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // maxLeft bounds a service's former addresses whose flows go on. With one more, the flows at the oldest one end.

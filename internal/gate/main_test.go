@@ -18,7 +18,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink"
 
-	"wangell.loutres.me/internal/testutil/ownns"
+	"wangell.loutres.me/test/testutil/ownns"
 )
 
 func TestMain(m *testing.M) {

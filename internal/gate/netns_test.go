@@ -12,7 +12,7 @@ import (
 
 	"github.com/vishvananda/netns"
 
-	"wangell.loutres.me/internal/testutil/tcpserver"
+	"wangell.loutres.me/test/testutil/tcpserver"
 )
 
 // sh runs a shell script.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // PodState decides what the gate does with a pod.

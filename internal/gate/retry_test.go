@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // retries sets vip's limit on further pods.

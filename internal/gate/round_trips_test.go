@@ -8,7 +8,7 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // roundTrips captures what the clients of some services send and receive at their device eth0, until the function that

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // Sizes of a large cluster.

@@ -5,7 +5,7 @@ package gate
 import (
 	"net/netip"
 
-	"wangell.loutres.me/internal/sources"
+	"wangell.loutres.me/internal/decide/sources"
 )
 
 // Service is the configuration of a service.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // onCPU binds the calling goroutine to a thread, and that to a processor.

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // maxSilent limits the SYNs sent to other pods in one round, which bounds the cost of a flood at a pod that does not

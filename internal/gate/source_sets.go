@@ -2,7 +2,7 @@
 
 package gate
 
-import "wangell.loutres.me/internal/sources"
+import "wangell.loutres.me/internal/decide/sources"
 
 // sourceSets are the sets of rules in `source_rules`. Guarded by serviceTable.mu.
 type sourceSets struct {

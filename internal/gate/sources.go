@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"wangell.loutres.me/internal/sources"
+	"wangell.loutres.me/internal/decide/sources"
 )
 
 // ruleBits is the length of the part of a source_rule_key that comes before the IPv4 address.

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"wangell.loutres.me/internal/sources"
+	"wangell.loutres.me/internal/decide/sources"
 )
 
 // restricted adds a cold service that only some sources may use: a prefix is allowed, one with a "-" denied.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // Ages are the maximum ages of flows, measured from the last segment that fits the flow. A pod's bare ACKs do not

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // indexPool hands out indices of a map.

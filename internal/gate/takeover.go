@@ -15,7 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // These limit the two passes over the maps that are carried. Only the start waits for the first one; services are

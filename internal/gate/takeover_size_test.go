@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 var (

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // network is a real network: the node is the test's own namespace, with a client behind eth0 and pods behind veths.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // tick waits until the kernel's coarse clock has advanced.

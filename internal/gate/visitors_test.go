@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/tcpserver"
+	"wangell.loutres.me/test/testutil/tcpserver"
 )
 
 // listenShared listens like listenIn, on a port that several sockets may share. Connections get one byte.

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 

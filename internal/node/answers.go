@@ -5,8 +5,8 @@ package node
 import (
 	"net/netip"
 
-	"wangell.loutres.me/internal/envoy"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/node/envoy"
 	"wangell.loutres.me/internal/wire"
 )
 

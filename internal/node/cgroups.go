@@ -6,7 +6,7 @@ import (
 	"context"
 	"time"
 
-	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/node/freezer"
 )
 
 // cgroups freezes processes. Paths are below the root of the hierarchies.

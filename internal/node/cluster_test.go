@@ -21,10 +21,10 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/cri/critest"
-	"wangell.loutres.me/internal/enrolment"
-	"wangell.loutres.me/internal/testutil/ownns"
+	"wangell.loutres.me/internal/kube/enrolment"
+	"wangell.loutres.me/internal/node/cri/critest"
 	"wangell.loutres.me/internal/wire"
+	"wangell.loutres.me/test/testutil/ownns"
 )
 
 // asDaemon is the environment variable with the daemonConfig for which this test binary runs as a daemon.

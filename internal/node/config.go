@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"time"
 
-	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/kube/enrolment"
 )
 
 // Config configures a daemon.
@@ -32,7 +32,7 @@ type Config struct {
 	NodeAddr netip.Addr
 	// EncapPort is the UDP port of such packets, the same on all nodes; 0 if there is only one node.
 	EncapPort uint16
-	// CRI is the endpoint of the container runtime (internal/cri); if empty, the daemon does not observe pods there.
+	// CRI is the endpoint of the container runtime (internal/node/cri); if empty, the daemon does not observe pods there.
 	CRI string
 	// Exec runs a command in a container of a pod for readinessProbes; see readiness.Prober. pod is the container
 	// runtime's ID of the pod. Optional with CRI, which provides it.

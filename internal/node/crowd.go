@@ -5,7 +5,7 @@ package node
 import (
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 

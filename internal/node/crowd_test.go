@@ -16,10 +16,10 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/testutil/netlab"
 	"wangell.loutres.me/internal/wire"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // patience is longer than anything takes here, even on a busy machine.

@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/node/cri"
+	"wangell.loutres.me/internal/node/freezer"
 	"wangell.loutres.me/internal/wire"
 )
 

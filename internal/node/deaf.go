@@ -5,9 +5,9 @@ package node
 import (
 	"time"
 
-	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/base/backoff"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 

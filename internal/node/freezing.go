@@ -7,10 +7,10 @@ import (
 	"errors"
 	"log/slog"
 
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/text"
+	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/shorten"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -100,7 +100,7 @@ func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
 			level = slog.LevelDebug
 		}
 		d.log.Log(d.ctx, level, "a pod is not frozen", "address", q.addr(), "pod", q.id, "error", err)
-		d.thaw(q, 0, shorten.Text(err.Error(), wire.MaxReason))
+		d.thaw(q, 0, text.Shorten(err.Error(), wire.MaxReason))
 		return
 	}
 	switch {
@@ -173,7 +173,7 @@ func (d *daemon) reclaim(q *still) {
 	switch {
 	case q.ctx.Err() != nil || !q.frozen:
 	case err != nil:
-		d.reportStill(q, shorten.Text("its memory stays in RAM: "+err.Error(), wire.MaxReason))
+		d.reportStill(q, text.Shorten("its memory stays in RAM: "+err.Error(), wire.MaxReason))
 	default:
 		d.reportStill(q, "")
 	}

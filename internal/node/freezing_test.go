@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/node/freezer"
 )
 
 // fakeCgroups remembers which cgroups were thawed.

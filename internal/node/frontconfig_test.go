@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"wangell.loutres.me/internal/cri/critest"
+	"wangell.loutres.me/internal/node/cri/critest"
 	"wangell.loutres.me/internal/wire"
 )
 

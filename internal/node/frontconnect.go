@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"time"
 
-	"wangell.loutres.me/internal/backoff"
-	"wangell.loutres.me/internal/envoy"
+	"wangell.loutres.me/internal/base/backoff"
+	"wangell.loutres.me/internal/node/envoy"
 	"wangell.loutres.me/internal/wire"
 )
 

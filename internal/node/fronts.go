@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/envoy"
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/sources"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/sources"
+	"wangell.loutres.me/internal/node/envoy"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/peer"
-	"wangell.loutres.me/internal/prefetch"
+	"wangell.loutres.me/internal/images/peer"
+	"wangell.loutres.me/internal/images/prefetch"
+	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"wangell.loutres.me/internal/prefetch"
+	"wangell.loutres.me/internal/images/prefetch"
 	"wangell.loutres.me/internal/wire"
 )
 

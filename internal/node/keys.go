@@ -13,8 +13,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"wangell.loutres.me/internal/atomicfile"
-	"wangell.loutres.me/internal/enrolment"
+	"wangell.loutres.me/internal/base/atomicfile"
+	"wangell.loutres.me/internal/kube/enrolment"
 )
 
 // renewPause is the shortest time between two requests for new keys because no controller answers.

@@ -11,7 +11,7 @@ import (
 	"os"
 	"testing"
 
-	"wangell.loutres.me/internal/enrolment"
+	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/wire"
 )
 

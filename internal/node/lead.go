@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/envoy"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/node/envoy"
 	"wangell.loutres.me/internal/wire"
 )
 

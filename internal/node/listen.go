@@ -6,8 +6,8 @@ import (
 	"context"
 	"fmt"
 
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/vishvananda/netns"
 
-	"wangell.loutres.me/internal/backoff"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/backoff"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 const (

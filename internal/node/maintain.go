@@ -6,7 +6,7 @@ import (
 	"context"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // statsInterval is the time between two readings of the pods' counters.

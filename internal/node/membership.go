@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 

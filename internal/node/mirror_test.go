@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/swarm"
-	"wangell.loutres.me/internal/testutil/containerdtest"
-	"wangell.loutres.me/internal/testutil/faultyhub"
+	"wangell.loutres.me/internal/decide/swarm"
 	"wangell.loutres.me/internal/wire"
+	"wangell.loutres.me/test/testutil/containerdtest"
+	"wangell.loutres.me/test/testutil/faultyhub"
 )
 
 // A daemon with peers has containerd pull through its mirror, tells the controller what it has, and leaves nothing in

@@ -14,8 +14,8 @@ import (
 
 	"github.com/vishvananda/netns"
 
-	"wangell.loutres.me/internal/testutil/tcpserver"
 	"wangell.loutres.me/internal/wire"
+	"wangell.loutres.me/test/testutil/tcpserver"
 )
 
 // Addresses that the service of these tests gets.

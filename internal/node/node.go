@@ -13,8 +13,8 @@ import (
 	"fmt"
 	"log/slog"
 
-	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/node/freezer"
 )
 
 // Run runs the daemon until ctx ends. It returns an error if the daemon cannot start, or not end cleanly.

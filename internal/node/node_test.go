@@ -20,7 +20,7 @@ import (
 
 	"github.com/vishvananda/netns"
 
-	"wangell.loutres.me/internal/enrolment"
+	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/wire"
 )
 

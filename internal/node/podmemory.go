@@ -5,7 +5,7 @@ package node
 import (
 	"sync/atomic"
 
-	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/node/freezer"
 )
 
 // podMemory is the state of the memory of a pod that is frozen from time to time.

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 

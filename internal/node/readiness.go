@@ -10,8 +10,8 @@ import (
 
 	"github.com/vishvananda/netns"
 
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/readiness"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/node/readiness"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"wangell.loutres.me/internal/readiness"
+	"wangell.loutres.me/internal/node/readiness"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -5,7 +5,7 @@ package node
 import (
 	"net/netip"
 
-	"wangell.loutres.me/internal/rendezvous"
+	"wangell.loutres.me/internal/decide/placement"
 )
 
 // owner returns the node that answers ARP for a VIP: the one with the highest score (rendezvous hashing).
@@ -14,10 +14,10 @@ import (
 // empty.
 func owner(vip netip.Addr, nodes []scored) scored {
 	b := vip.As16()
-	key := rendezvous.Sum(b[:])
+	key := placement.Sum(b[:])
 	best, most := scored{}, uint64(0)
 	for _, n := range nodes {
-		if s := rendezvous.Mix(n.hash ^ key); best.name == "" || s > most || s == most && n.name < best.name {
+		if s := placement.Mix(n.hash ^ key); best.name == "" || s > most || s == most && n.name < best.name {
 			best, most = n, s
 		}
 	}
@@ -33,5 +33,5 @@ type scored struct {
 
 // score hashes a node's name.
 func score(name string) scored {
-	return scored{name: name, hash: rendezvous.Mix(rendezvous.Sum([]byte(name)))}
+	return scored{name: name, hash: placement.Mix(placement.Sum([]byte(name)))}
 }

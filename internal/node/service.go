@@ -10,10 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/envoy"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/readiness"
+	"wangell.loutres.me/internal/node/envoy"
+	"wangell.loutres.me/internal/node/readiness"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // localDiag returns a sockDiag for the network namespace of the test.

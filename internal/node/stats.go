@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 

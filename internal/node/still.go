@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/freezer"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/node/freezer"
 )
 
 // freezing are the pods of this node that are frozen, or about to be. Each has a lock of its own, so that a thaw

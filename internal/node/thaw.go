@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/base/backoff"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 

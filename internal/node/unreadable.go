@@ -6,9 +6,9 @@ import (
 	"context"
 	"time"
 
-	"wangell.loutres.me/internal/lazy/failures"
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/shorten"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/text"
+	"wangell.loutres.me/internal/images/lazy/failures"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -49,6 +49,6 @@ func (i *images) unreadable(ctx context.Context, f failures.Failure) {
 		i.log.Warn("cannot find out which pods use a layer that cannot be fetched", "layer", f.Layer, "error", err)
 	}
 	for _, uid := range uids {
-		i.send(&wire.Unreadable{UID: uid, Cause: shorten.Text(why, wire.MaxImageText)})
+		i.send(&wire.Unreadable{UID: uid, Cause: text.Shorten(why, wire.MaxImageText)})
 	}
 }

@@ -12,10 +12,10 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/cri/critest"
-	"wangell.loutres.me/internal/lazy/failures"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/images/lazy/failures"
+	"wangell.loutres.me/internal/node/cri"
+	"wangell.loutres.me/internal/node/cri/critest"
 	"wangell.loutres.me/internal/wire"
 )
 

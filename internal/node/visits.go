@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/backoff"
-	"wangell.loutres.me/internal/freezer"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/backoff"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/node/freezer"
 )
 
 const (

@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/cri/critest"
-	"wangell.loutres.me/internal/freezer"
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/internal/node/cri/critest"
+	"wangell.loutres.me/internal/node/freezer"
 	"wangell.loutres.me/internal/wire"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // asServer is the environment variable that makes this test binary the program of a pod.

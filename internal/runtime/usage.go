@@ -6,7 +6,7 @@ import (
 	"context"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // Usage is the resource usage of a pod, the sum over its containers.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // BenchmarkOneWay measures the time from Send at a daemon to Receive at the controller over loopback, for single

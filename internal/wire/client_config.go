@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // maxWaiting limits the messages that wait for a session.

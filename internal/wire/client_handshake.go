@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/base/backoff"
 )
 
 // shakeHands repeats a HELLO until it is answered by a WELCOME, or patience has passed. pause returns the pause after

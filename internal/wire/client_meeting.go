@@ -7,7 +7,7 @@ import (
 	"errors"
 	"time"
 
-	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/base/backoff"
 )
 
 // A client that learns of another server has a session with the one before, which keeps reporting what happens while

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // clockSamples is the number of most recent exchanges from which the peer's clock is estimated.

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"unicode/utf8"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // Sizes on the wire, in bytes.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/sources"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/sources"
 )
 
 var (

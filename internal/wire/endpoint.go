@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // socketBuffer is the size in bytes that both ends ask for as the receive buffer of their socket. The kernel grants

@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // Kinds of frames, and their sizes in bytes. A data datagram carries one or more frames.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 const (

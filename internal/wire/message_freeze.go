@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // Freeze lists the pods of a service to freeze. All others run, and are thawed if necessary. A daemon thaws a pod by

@@ -2,7 +2,7 @@
 
 package wire
 
-import "wangell.loutres.me/internal/monotime"
+import "wangell.loutres.me/internal/base/monotime"
 
 // ImagePolicy says whether a daemon pulls an image.
 type ImagePolicy uint8

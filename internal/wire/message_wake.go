@@ -5,7 +5,7 @@ package wire
 import (
 	"net/netip"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // Wake asks the controller for a pod.

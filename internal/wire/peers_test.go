@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 func wake(i int) *Wake { return &Wake{Service: service4, Seq: uint64(i), SYNSeen: 5, Noticed: 6} }

@@ -5,7 +5,7 @@ package wire
 import (
 	"time"
 
-	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/base/backoff"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // DefaultKeepalive is the interval at which a client sends keepalives. A peer is gone after five intervals without a

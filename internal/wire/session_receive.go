@@ -5,7 +5,7 @@ package wire
 import (
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // openAndProcess handles a datagram of this session, whose header has been checked. It overwrites d. The caller calls

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // loneSession returns the server's end of a session, and a function that returns the frames it has sent.

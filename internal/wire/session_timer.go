@@ -5,7 +5,7 @@ package wire
 import (
 	"time"
 
-	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/base/backoff"
 )
 
 // newSession returns a session that processes datagrams at once. The client's end must also be started.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"wangell.loutres.me/internal/sources"
+	"wangell.loutres.me/internal/decide/sources"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/sources"
+	"wangell.loutres.me/internal/decide/sources"
 )
 
 // manyServices returns n services whose names have a typical length.

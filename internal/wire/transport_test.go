@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // Sender and receiver run in simulated time. In the end, nothing must be left to repeat.

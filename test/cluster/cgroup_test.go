@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // A daemon that is killed with its node leaves frozen pods behind.

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/test/testutil/clusterfile"
 )
 
 // process is a process that outlives the command that started it.

@@ -24,7 +24,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // testNodes may be lowered on small machines; some tests need two nodes.

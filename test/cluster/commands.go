@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/test/testutil/clusterfile"
 )
 
 // nodeArgument opens the state for a command with one node as its argument.

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/clusterfile"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/clusterfile"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // namespaces returns the names of the existing network namespaces of a cluster.

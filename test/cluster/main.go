@@ -21,8 +21,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/erofs"
-	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/internal/images/erofs"
+	"wangell.loutres.me/test/testutil/clusterfile"
 )
 
 // init keeps the main thread for the main goroutine. So no goroutine that enters a namespace runs on it, and

@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // inNetns runs f on a thread in the network namespace at path. Processes that f starts are in it, too.

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"wangell.loutres.me/internal/erofs"
-	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/internal/images/erofs"
+	"wangell.loutres.me/test/testutil/clusterfile"
 )
 
 // Names of the services of a node, in the order of their start.

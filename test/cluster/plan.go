@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"wangell.loutres.me/internal/erofs"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/internal/images/erofs"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 const (

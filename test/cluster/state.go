@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/erofs"
-	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/internal/images/erofs"
+	"wangell.loutres.me/test/testutil/clusterfile"
 )
 
 // state is a running cluster, as DIR/cluster.json describes it.

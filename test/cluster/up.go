@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/test/testutil/clusterfile"
 )
 
 //go:embed coredns.yaml

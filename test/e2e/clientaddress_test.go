@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/envoytest"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/envoytest"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // keptFrom returns an HTTP client that keeps its connections, which all have a local port.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/browser"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/browser"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // dashboardURL is what up and dashboard print.

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/images/image"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // The message says so, nothing of the pull keeps the disk full, and the next request works once there is room.

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // flood sends SYNs to a service until stop, as Ethernet frames with random source addresses and ports.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // attempt is a connection that a client has tried to make.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // lines is a service of the tests' own server in mode lines, see e2e.Conversation.

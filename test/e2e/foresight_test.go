@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/forecast"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/decide/forecast"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // One service is scheduled, the other was used every hour, the last time 55 minutes ago: both have a pod before anyone

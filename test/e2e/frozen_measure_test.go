@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // cpuOf returns the CPU time that a process has used, in ticks of 10 ms.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/debimage"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/postgres"
+	"wangell.loutres.me/test/testutil/debimage"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/postgres"
 )
 
 // Their connections were open all the time, and a transaction was.

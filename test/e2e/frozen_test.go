@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // freezing is a service whose pods are frozen after a second.

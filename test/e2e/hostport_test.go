@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // Clients on another host, which have no route to service addresses, on the machine, on its loopback address and in a

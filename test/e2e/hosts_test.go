@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
-	"wangell.loutres.me/internal/testutil/tcpserver"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
+	"wangell.loutres.me/test/testutil/tcpserver"
 )
 
 // A client on another host and one on the node find the service cold and warm. The server sees their own addresses.

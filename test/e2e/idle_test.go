@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // After the idle timeout without packets the pod is gone, and the next SYN wakes the service.

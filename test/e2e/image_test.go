@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"wangell.loutres.me/internal/runtime/containerd"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 func TestImagesArePulledAndRemovedByHand(t *testing.T) {

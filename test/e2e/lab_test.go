@@ -18,12 +18,12 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/localapi"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
-	"wangell.loutres.me/internal/view"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/machine/instance"
+	"wangell.loutres.me/internal/show/httpapi"
+	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // lab is a node with its clients, and the folders of an instance on the node.
@@ -166,11 +166,11 @@ func (l *lab) must(t *testing.T, args ...string) string {
 }
 
 // callAPI calls f with a client of the instance.
-func (l *lab) callAPI(t *testing.T, f func(context.Context, *localapi.Client) error) {
+func (l *lab) callAPI(t *testing.T, f func(context.Context, *httpapi.Client) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), e2e.Patience)
 	defer cancel()
-	c := localapi.NewClient(instance.ControlSocket(l.run))
+	c := httpapi.NewClient(instance.ControlSocket(l.run))
 	defer c.Close()
 	if err := f(ctx, c); err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func (l *lab) callAPI(t *testing.T, f func(context.Context, *localapi.Client) er
 // services returns the status of all services.
 func (l *lab) services(t *testing.T) (list []controller.Status) {
 	t.Helper()
-	l.callAPI(t, func(ctx context.Context, c *localapi.Client) (err error) {
+	l.callAPI(t, func(ctx context.Context, c *httpapi.Client) (err error) {
 		list, err = c.Status(ctx)
 		return err
 	})
@@ -209,7 +209,7 @@ func (l *lab) address(t *testing.T, name string) string {
 // wakes returns the waterfalls of the last wakes of a service.
 func (l *lab) wakes(t *testing.T, name string) (list []lifecycle.Waterfall) {
 	t.Helper()
-	l.callAPI(t, func(ctx context.Context, c *localapi.Client) (err error) {
+	l.callAPI(t, func(ctx context.Context, c *httpapi.Client) (err error) {
 		list, err = c.Wakes(ctx, name)
 		return err
 	})
@@ -219,7 +219,7 @@ func (l *lab) wakes(t *testing.T, name string) (list []lifecycle.Waterfall) {
 // sleep puts a service to sleep and checks that nothing of it runs.
 func (l *lab) sleep(t *testing.T, name string) {
 	t.Helper()
-	l.callAPI(t, func(ctx context.Context, c *localapi.Client) error { return c.Sleep(ctx, name) })
+	l.callAPI(t, func(ctx context.Context, c *httpapi.Client) error { return c.Sleep(ctx, name) })
 	if s := l.service(t, name); s.Service.Status.Replicas != 0 || len(s.Pods) != 0 {
 		t.Fatalf("service %s after sleep: %+v, pods %+v", name, s.Service.Status, s.Pods)
 	}

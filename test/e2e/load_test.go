@@ -5,7 +5,7 @@ package e2e
 import (
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // eventually is e2e.Eventually for a condition that shows nothing else.

@@ -21,10 +21,10 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/internal/images/image"
+	"wangell.loutres.me/internal/machine/instance"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // serverTag is the image of the tests' own server; otherTag is one whose VERSION is "of the image".

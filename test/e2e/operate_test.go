@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/view"
+	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 func TestUserOperatesServices(t *testing.T) {

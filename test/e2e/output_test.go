@@ -18,10 +18,10 @@ import (
 	"github.com/prometheus/common/model"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/syncbuf"
-	"wangell.loutres.me/internal/view"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/syncbuf"
 )
 
 // decode decodes JSON and refuses fields that the type does not have.

@@ -17,8 +17,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // world makes a host the world that pods see: an HTTP server at port 8000, which answers with an Answer, and a name

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/testutil/debimage"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/postgres"
+	"wangell.loutres.me/test/testutil/debimage"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/postgres"
 )
 
 // postgres is a PostgreSQL server whose data is in a folder of the lab that outlives its pods.

@@ -12,14 +12,14 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"wangell.loutres.me/internal/cgroup"
+	"wangell.loutres.me/internal/base/cgroup"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/freezer"
-	"wangell.loutres.me/internal/testutil/debimage"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/mariadb"
-	"wangell.loutres.me/internal/testutil/netlab"
-	"wangell.loutres.me/internal/testutil/postgres"
+	"wangell.loutres.me/internal/node/freezer"
+	"wangell.loutres.me/test/testutil/debimage"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/mariadb"
+	"wangell.loutres.me/test/testutil/netlab"
+	"wangell.loutres.me/test/testutil/postgres"
 )
 
 // session is a session with a database server.

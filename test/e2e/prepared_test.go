@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // prepared returns the pods of a service whose program waits to be started.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // A client that exceeds a budget of wakes is served, and ps names its prefix at the service that it asked for. So does

@@ -20,9 +20,9 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
-	"wangell.loutres.me/internal/testutil/debimage"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/syncbuf"
+	"wangell.loutres.me/test/testutil/debimage"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/syncbuf"
 )
 
 // charts has the dashboard and the alerts, as they are installed.

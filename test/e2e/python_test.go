@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/debimage"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/debimage"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // Python has no handler for SIGTERM, and as PID 1 it would ignore it. The example names the signal that it handles, and

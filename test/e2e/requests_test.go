@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/envoytest"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/envoytest"
 )
 
 // shop is a service that balances requests over this many pods.

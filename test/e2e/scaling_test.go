@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // scaled is a service that is scaled by its open connections within seconds: ten for each of at most three pods.

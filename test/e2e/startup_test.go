@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // The server answers everything with 503 at first. It listens from the beginning, which is all that its readinessProbe

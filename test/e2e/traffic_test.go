@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/envoytest"
-	"wangell.loutres.me/internal/view"
+	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/envoytest"
 )
 
 // shopTraffic is a service whose requests go to two others.

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/testutil/debimage"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/postgres"
-	"wangell.loutres.me/internal/volume"
+	"wangell.loutres.me/internal/machine/volume"
+	"wangell.loutres.me/test/testutil/debimage"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/postgres"
 )
 
 // sleepsOfVolume is how often TestPersistentVolumeLosesNothing puts its service to sleep, unless WANGELL_TEST_SLEEPS

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/postgres"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/postgres"
 )
 
 // writersFor is how long TestPostgresIsNeverRunTwice disturbs the server, unless WANGELL_TEST_WRITERS says otherwise.

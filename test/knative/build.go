@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/envoytest"
+	"wangell.loutres.me/test/testutil/envoytest"
 )
 
 // componentsDir has the module that pins the versions of the programs.
@@ -115,7 +115,7 @@ func build(ctx context.Context, log io.Writer) (*built, error) {
 		args = append(args, programs[program])
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env = componentsDir, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Dir, cmd.Env = componentsDir, append(componentsEnv(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build Knative: %w\n%s", err, tail(out))
 	}
@@ -129,16 +129,19 @@ func build(ctx context.Context, log io.Writer) (*built, error) {
 	return b, nil
 }
 
+// componentsEnv is the environment of the go command for the module of the components, which is outside the workspace.
+func componentsEnv() []string { return append(os.Environ(), "GOWORK=off") }
+
 // findModule downloads a module into the module cache and returns its place there.
 func findModule(ctx context.Context, path string) (module, error) {
 	m := module{Path: path}
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", path)
-	cmd.Dir = componentsDir
+	cmd.Dir, cmd.Env = componentsDir, componentsEnv()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return m, fmt.Errorf("download module %s: %w\n%s", path, err, tail(out))
 	}
 	cmd = exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}} {{.Dir}}", path)
-	cmd.Dir = componentsDir
+	cmd.Dir, cmd.Env = componentsDir, componentsEnv()
 	out, err := cmd.Output()
 	if err != nil {
 		return m, fmt.Errorf("find module %s: %w", path, err)

@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/test/testutil/clusterfile"
 )
 
 // cluster is the cluster in which Knative is installed.

@@ -11,7 +11,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
-	"wangell.loutres.me/internal/testutil/programimage"
+	"wangell.loutres.me/test/testutil/programimage"
 )
 
 // programImage makes the image of one program. Knative's programs are at the path that ko uses, and run as an

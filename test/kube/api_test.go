@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // newAPI returns a client of the API server. Tests that wait look every 50 ms: a kubectl for each look would keep both

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // background is a command that runs until the test ends.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // spread is the manifest of a service whose pods are spread over all nodes and whose server speaks first, so that each

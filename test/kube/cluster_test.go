@@ -18,9 +18,9 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"wangell.loutres.me/internal/testutil/clusterfile"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/clusterfile"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // cluster is the cluster under test.

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/browser"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/browser"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // watchers is a namespace whose user dana may edit it and reach the controller, and another one.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // drainTime returns the duration of each case of testDrain, and whether all cases run at the same time: 25 s two by

@@ -21,8 +21,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/netlab"
 )
 
 // testNodeKilled kills the node that announces a service address, runs the leading controller, and has a pod that

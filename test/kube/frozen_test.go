@@ -19,8 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 
-	"wangell.loutres.me/internal/freezer"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/node/freezer"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // testFrozen freezes a pod that kubelet probes. Its connections, its probes and people need it again and again, and in

@@ -19,10 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/imageref"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/images/image"
+	"wangell.loutres.me/internal/images/imageref"
+	"wangell.loutres.me/internal/node/cri"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // largeImage is the size of an image that no node has, in bytes that cannot be compressed.

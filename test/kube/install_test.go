@@ -20,11 +20,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/reservation"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/envoytest"
-	"wangell.loutres.me/internal/testutil/programimage"
+	"wangell.loutres.me/internal/decide/reservation"
+	"wangell.loutres.me/internal/images/image"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/envoytest"
+	"wangell.loutres.me/test/testutil/programimage"
 )
 
 // Names of objects of the chart, as release "wangell".

@@ -14,9 +14,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 
-	"wangell.loutres.me/internal/enrolment"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/wire"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // testNodeKeys shows that daemons have no key but that of their own node: they run without the Secret, may not read it,

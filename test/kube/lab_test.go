@@ -46,7 +46,7 @@ func clusterFile() string { return filepath.Join(lab.dir, "cluster.json") }
 // testLabs runs the experiments on this cluster in their small sizes. It checks that they work, not what they measure.
 func testLabs(t *testing.T) {
 	program := filepath.Join(folder, "wangell-lab")
-	build := exec.Command("go", "build", "-o", program, "wangell.loutres.me/cmd/wangell-lab")
+	build := exec.Command("go", "build", "-o", program, "wangell.loutres.me/lab/cmd/wangell-lab")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v: %s", err, out)
 	}

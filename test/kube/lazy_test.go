@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/image/convert"
-	"wangell.loutres.me/internal/testutil/clusterfile"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/images/convert"
+	"wangell.loutres.me/internal/node/cri"
+	"wangell.loutres.me/test/testutil/clusterfile"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // lazyNode returns the name of the node that has the label of nodes that are set up for lazy pulls: the last one.

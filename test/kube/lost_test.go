@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // lostWriter is a service whose pod writes to a volume, on a node that is going to die.

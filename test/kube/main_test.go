@@ -15,8 +15,8 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/debimage"
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/debimage"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // Shared by all tests.

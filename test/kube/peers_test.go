@@ -18,9 +18,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"wangell.loutres.me/internal/peer"
-	"wangell.loutres.me/internal/testutil/clusterfile"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/images/peer"
+	"wangell.loutres.me/test/testutil/clusterfile"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // mirrorOfNode is where a node's containerd finds the mirror, by the chart's defaults.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // plugin runs 'kubectl wangell' with a kubeconfig.

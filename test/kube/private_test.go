@@ -23,8 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/images/image"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // privateRegistry is a registry on the nodes' LAN that wants a user and a password.

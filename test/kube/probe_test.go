@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // testReadyWhenProbe wakes a service whose server listens at once and answers every request with 503 for two seconds.

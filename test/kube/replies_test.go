@@ -9,7 +9,7 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // testEdgeReplies installs the product as in a network that drops sources other than a node's own: replies go back by

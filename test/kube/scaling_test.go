@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // follows are settings of spec.scaling that follow the load within seconds.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // testSingleWriter deletes and changes the pod of a service that writes to a volume, and puts it to sleep, while

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // testStubborn puts a service to sleep whose program does not end on its signal, and deletes the pod of one. Users are

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/test/testutil/e2e"
 )
 
 // shopOf is a service that splits its requests between v1 and v2.

@@ -16,9 +16,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
-	"wangell.loutres.me/internal/testutil/debimage"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/postgres"
+	"wangell.loutres.me/test/testutil/debimage"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/postgres"
 )
 
 // writersTime is how long testPostgres goes on after one round of each disturbance of calmFaults and one node that dies

@@ -54,7 +54,7 @@ func (p *payload) add(ctx context.Context, files map[string]string) error {
 	if _, err := os.Stat(filepath.Join(p.dir, "wangell")); err == nil || len(files) == 0 {
 		return nil
 	}
-	for name, pkg := range map[string]string{"wangell": "./cmd/wangell", "hello": "./internal/image/hello"} {
+	for name, pkg := range map[string]string{"wangell": "./cmd/wangell", "hello": "./internal/images/image/hello"} {
 		if err := p.build(ctx, "build", "-ldflags=-s -w", "-o", filepath.Join(p.dir, name), pkg); err != nil {
 			return err
 		}

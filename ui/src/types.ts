@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the server sends: see internal/dashboard (row.go, news.go, board.go), which documents each field.
+// What the server sends: see internal/show/dashboard (row.go, news.go, board.go), which documents each field.
 
 export interface Row {
   id: number;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page with the services of internal/dashboard's TestPage: 1,000 of them, one with 200 pods.
+// The page with the services of internal/show/dashboard's TestPage: 1,000 of them, one with 200 pods.
 import { after, before, test } from 'node:test';
 import assert from 'node:assert/strict';
 import { accessible, launch, open, shot } from './browser.mjs';

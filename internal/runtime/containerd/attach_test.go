@@ -16,7 +16,7 @@ import (
 
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
-	"wangell.loutres.me/internal/testutil/syncbuf"
+	"wangell.loutres.me/test/testutil/syncbuf"
 )
 
 func TestAttachedCommandHasStreamsATerminalAndAnExitCode(t *testing.T) {

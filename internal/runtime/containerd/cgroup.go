@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/cgroup"
+	"wangell.loutres.me/internal/base/cgroup"
 )
 
 const cgroupRoot = cgroup.DefaultRoot

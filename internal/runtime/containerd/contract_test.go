@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/erofs"
+	"wangell.loutres.me/internal/images/erofs"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
-	"wangell.loutres.me/internal/testutil/debimage"
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/debimage"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 func TestContainerdFulfilsTheRuntimeContract(t *testing.T) { fulfilsContract(t, DefaultSnapshotter) }

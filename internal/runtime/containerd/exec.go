@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"wangell.loutres.me/internal/readiness"
+	"wangell.loutres.me/internal/node/readiness"
 )
 
 const (

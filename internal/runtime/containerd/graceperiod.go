@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // gracePeriod is the time that the processes of a pod have to end. It begins when the first of them has got its stop

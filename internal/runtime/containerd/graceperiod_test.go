@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 func TestGracePeriodBeginsWithTheFirstSignal(t *testing.T) {

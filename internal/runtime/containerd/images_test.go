@@ -26,10 +26,10 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/images/image"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // testRegistry is a registry in this process that counts requests for blobs.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/images/image"
 )
 
 // Image is an image in containerd.

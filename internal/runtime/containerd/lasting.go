@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/base/process"
 )
 
 // Limits of lasting programs.

@@ -19,7 +19,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/base/process"
 )
 
 // lazyPlugin is wangell-snapshotter as a plugin of the containerd in use.

@@ -29,13 +29,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/image/convert"
+	"wangell.loutres.me/internal/images/convert"
+	"wangell.loutres.me/internal/images/image"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/need"
-	"wangell.loutres.me/internal/testutil/syncbuf"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/need"
+	"wangell.loutres.me/test/testutil/syncbuf"
 )
 
 // ballast is what a lazy image has besides the probe, in bytes.

@@ -14,8 +14,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/lazy/failures"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/images/lazy/failures"
 )
 
 // causeLost is the cause of the exit of a pod whose files are gone.

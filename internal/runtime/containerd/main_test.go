@@ -16,9 +16,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/images/image"
 	"wangell.loutres.me/internal/runtime/runtimetest"
-	"wangell.loutres.me/internal/testutil/ownns"
+	"wangell.loutres.me/test/testutil/ownns"
 )
 
 // The tests run in their own network and mount namespaces, each with a real containerd of its own.

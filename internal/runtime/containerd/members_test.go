@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/node/freezer"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"wangell.loutres.me/internal/cgroup"
+	"wangell.loutres.me/internal/base/cgroup"
 )
 
 // killedExit is the exit status of a process that SIGKILL ended, as the kernel does when memory runs out.

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/machine/volume"
+	"wangell.loutres.me/internal/node/freezer"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd/podinit"
 	"wangell.loutres.me/internal/runtime/podnet"
-	"wangell.loutres.me/internal/volume"
 )
 
 // New connects to containerd, starting an own one if Config asks for it, adopts the running pods of this instance,

@@ -8,8 +8,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/imageref"
-	"wangell.loutres.me/internal/lazy/trace"
+	"wangell.loutres.me/internal/images/imageref"
+	"wangell.loutres.me/internal/images/lazy/trace"
 	"wangell.loutres.me/internal/runtime"
 )
 

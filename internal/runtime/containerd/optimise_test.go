@@ -13,11 +13,11 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"wangell.loutres.me/internal/image/convert"
-	"wangell.loutres.me/internal/lazy/trace"
+	"wangell.loutres.me/internal/images/convert"
+	"wangell.loutres.me/internal/images/lazy/trace"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/syncbuf"
+	"wangell.loutres.me/test/testutil/e2e"
+	"wangell.loutres.me/test/testutil/syncbuf"
 )
 
 // rewrite does what wangell image optimise does.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"wangell.loutres.me/internal/atomicfile"
-	"wangell.loutres.me/internal/lazy/trace"
+	"wangell.loutres.me/internal/base/atomicfile"
+	"wangell.loutres.me/internal/images/lazy/trace"
 )
 
 const (

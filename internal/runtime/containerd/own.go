@@ -11,7 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"wangell.loutres.me/internal/erofs"
+	"wangell.loutres.me/internal/images/erofs"
 )
 
 // OwnConfig says where an own containerd keeps its files.

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd/podinit"
 	"wangell.loutres.me/internal/runtime/runtimetest"

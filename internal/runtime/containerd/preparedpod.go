@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/process"
 	"wangell.loutres.me/internal/runtime"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/process"
 )
 
 // ended reports whether a process has ended, although its parent may not have noticed yet.

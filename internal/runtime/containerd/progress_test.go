@@ -16,8 +16,8 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 
-	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/images/image"
+	"wangell.loutres.me/internal/node/cri"
 )
 
 // What daemons read of a pull that goes on in their node's containerd: half of the image's layer is there, and later

@@ -24,8 +24,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"wangell.loutres.me/internal/registryhosts"
-	"wangell.loutres.me/internal/silence"
+	"wangell.loutres.me/internal/base/silence"
+	"wangell.loutres.me/internal/images/registryhosts"
 )
 
 // dropTimeout bounds the removal of a failed pull's remains.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/log"
 
-	"wangell.loutres.me/internal/testutil/syncbuf"
+	"wangell.loutres.me/test/testutil/syncbuf"
 )
 
 func TestPullSaysNothingBesideItsError(t *testing.T) {

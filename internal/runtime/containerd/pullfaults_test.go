@@ -12,7 +12,7 @@ import (
 
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
-	"wangell.loutres.me/internal/testutil/faultyhub"
+	"wangell.loutres.me/test/testutil/faultyhub"
 )
 
 // faultySize is the size of a layer whose download is disturbed, in bytes.
@@ -40,7 +40,7 @@ func partialDownloads(t *testing.T, r *Runtime, digest string) (offset int64, n 
 	return offset, n
 }
 
-// What goes wrong with downloads on one machine; internal/prefetch has the same through CRI.
+// What goes wrong with downloads on one machine; internal/images/prefetch has the same through CRI.
 func TestPullsSurviveAFaultyRegistry(t *testing.T) {
 	r := start(t, unready(t))
 	hub := faultyhub.New(t)

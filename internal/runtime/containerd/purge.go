@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/base/process"
 )
 
 // purge removes a pod that a failure left behind. In addition to kill, it ends everything that containerd has lost

@@ -12,10 +12,10 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 
-	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/machine/volume"
+	"wangell.loutres.me/internal/node/freezer"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/podnet"
-	"wangell.loutres.me/internal/volume"
 )
 
 // Runtime runs pods through one containerd. It implements runtime.Runtime.

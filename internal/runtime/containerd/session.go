@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/base/process"
 )
 
 // session is the session of processes (setsid(2)) that a command in a container leads: runc makes one for each. A

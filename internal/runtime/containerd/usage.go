@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"time"
 
-	"wangell.loutres.me/internal/cgroup"
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/cgroup"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
 

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/volume"
+	"wangell.loutres.me/internal/machine/volume"
 )
 
 // volumeMounts returns the mounts of a pod's volumes. makeVolumes checks that their sources exist.

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/process"
 	"wangell.loutres.me/internal/runtime/containerd/podinit"
 )
 

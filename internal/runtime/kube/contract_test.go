@@ -21,12 +21,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/operator"
+	"wangell.loutres.me/internal/kube/operator"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 	"wangell.loutres.me/internal/runtime/runtimetest"
-	"wangell.loutres.me/internal/testutil/clusterfile"
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/clusterfile"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // environment variables: the file that describes a cluster, and that this process is on one of its nodes' networks.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kube runs services on Kubernetes: it is a runtime.Cluster. The pods of a service belong to a Deployment of
-// the same name, which internal/operator creates. Only this package writes its number of replicas, as one number in one
+// the same name, which internal/kube/operator creates. Only this package writes its number of replicas, as one number in one
 // request. The pods of a wake are created here and handed over to the Deployment later (see machine), because two
 // controllers would otherwise stand between the decision to start a pod and its creation.
 //

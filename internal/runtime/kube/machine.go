@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/imageref"
+	"wangell.loutres.me/internal/images/imageref"
 )
 
 // number is the number of replicas that may be written now.

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/runtime"
 )
 

@@ -21,7 +21,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/testutil/ownns"
+	"wangell.loutres.me/test/testutil/ownns"
 )
 
 func TestMain(m *testing.M) { ownns.Main(m.Run) }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
 

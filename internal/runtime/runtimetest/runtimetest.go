@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/images/image"
 	"wangell.loutres.me/internal/runtime"
 )
 

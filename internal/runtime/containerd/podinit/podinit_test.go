@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/test/testutil/need"
 )
 
 // install returns the path of a program.

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import "wangell.loutres.me/internal/base/monotime"
+
+// listening handles a report from a pod's home node that its socket listens.
+func (t *transition) listening(e Listening) {
+	t.back(e.Ref) // its node is heard
+	p := t.pod(e.Ref)
+	if p != nil {
+		p.unset(podDeaf)
+	}
+	if p != nil && p.is(podProbed) {
+		p.unset(podProbed)
+		p.answer = ""
+		t.mark(p.ref, PhaseReady, e.At)
+	}
+	switch {
+	case p == nil || p.life == lifeExited:
+	case p.life > lifeServing:
+		if p.is(podSleeping) && e.At <= t.sleep.at {
+			t.answered(p, e.At) // it listened before sleep was requested, so its wake has succeeded
+		}
+	case p.life == lifeServing:
+		if p.progress < podConfirmed {
+			p.progress, p.deadline, t.next.wake = podConfirmed, 0, nil
+			t.clearDeadlines()
+		}
+	default:
+		t.serve(p, e.At)
+	}
+}
+
+// unready handles a report that a pod listens but is not ready, or no longer is.
+func (t *transition) unready(e Unready) {
+	t.back(e.Ref) // its node is heard
+	p := t.pod(e.Ref)
+	if p == nil || p.life > lifeServing {
+		return
+	}
+	t.mark(p.ref, PhaseListening, e.At)
+	p.set(podProbed)
+	p.answer = e.Answer
+	if e.Failed && (p.life != lifeServing || p.progress != podConfirmed) {
+		was := p.life
+		t.stop(p, p.grace)
+		t.lost(p, was, "the pod did not start in time: "+p.lastAnswer())
+		return
+	}
+	if p.life != lifeServing || p.progress != podConfirmed {
+		return
+	}
+	p.unconfirm()
+	t.report(Warning, "a pod gets no new connections: its readinessProbe fails: %s", p.lastAnswer())
+}
+
+// deaf handles a pod that served and no longer listens. Clients wait until it listens again or its process has
+// ended.
+func (t *transition) deaf(r Ref) {
+	p := t.pod(r)
+	if p == nil || p.life != lifeServing || p.progress != podConfirmed {
+		return
+	}
+	p.set(podDeaf)
+	p.unconfirm()
+	t.report(Info, "a pod gets no new connections: it no longer listens on port %d", t.spec.Port)
+}
+
+// serve makes a starting pod that listens a serving one.
+func (t *transition) serve(p *pod, at monotime.Time) {
+	replaces := p.life == lifeReplacing
+	p.life, p.progress, p.deadline = lifeServing, podConfirmed, 0
+	t.next.wake = nil
+	switch {
+	case replaces:
+		t.switchOver()
+	case t.state != Waking:
+		t.message = ""
+		t.report(Info, "%s serve", counted(uint32(t.Serving()), "pod"))
+	default:
+		t.answered(p, at)
+		t.state, t.message, t.backoff.wakes, t.backoff.wakeRetry, t.start.deadline = Warm, "", 0, 0, 0
+		if t.timeline != nil {
+			what := "listens"
+			if p.phases[phaseIndex(PhaseReady)] != 0 {
+				what = "is ready"
+			}
+			t.report(Info, "warm: %s %s after the SYN", what, ms(at.Sub(t.timeline.at[0])))
+		} else {
+			t.report(Info, "warm")
+		}
+		t.clearDeadlines()
+	}
+}

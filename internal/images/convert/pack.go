@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+
+	"github.com/containerd/stargz-snapshotter/estargz"
+	"github.com/containerd/stargz-snapshotter/estargz/zstdchunked"
+	kgzip "github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"wangell.loutres.me/internal/images/lazy/trace"
+)
+
+// bufferSize is the size of buffers between files and streams.
+const bufferSize = 256 << 10
+
+// unpacked returns the archive in a blob, whose first bytes tell how it is compressed.
+func unpacked(blob io.Reader) (io.ReadCloser, string, error) {
+	in := bufio.NewReaderSize(blob, bufferSize)
+	magic, err := in.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, "", err
+	}
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}): // RFC 1952
+		r, err := kgzip.NewReader(in)
+		return r, Gzip, err
+	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), // RFC 8878, and its skippable frames
+		len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18}):
+		r, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(1<<31))
+		if err != nil {
+			return nil, "", err
+		}
+		return r.IOReadCloser(), Zstd, nil
+	}
+	return io.NopCloser(in), None, nil
+}
+
+// packed is a layer of the result.
+type packed struct {
+	Descriptor ocispec.Descriptor `json:"descriptor"`
+	DiffID     digest.Digest      `json:"diffID"`
+	Unpacked   int64              `json:"unpacked"`
+}
+
+// counter counts the bytes that are written to it.
+type counter struct{ n int64 }
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.n += int64(len(p))
+	return len(p), nil
+}
+
+// pack compresses an archive into a file. The same archive always gives the same blob: compression runs on one core,
+// because the division of work would change it.
+func pack(file string, archive io.Reader, c Compression) (l packed, err error) {
+	out, err := os.Create(file)
+	if err != nil {
+		return l, err
+	}
+	defer func() {
+		if e := out.Close(); err == nil {
+			err = e
+		}
+		if err != nil {
+			_ = os.Remove(file)
+		}
+	}()
+	sum, size := digest.Canonical.Digester(), &counter{}
+	buffered := bufio.NewWriterSize(out, bufferSize)
+	blob := io.MultiWriter(buffered, sum.Hash(), size)
+	if c.indexed() {
+		err = packIndexed(&l, blob, archive, c)
+	} else {
+		err = packPlain(&l, blob, archive, c)
+	}
+	if err != nil {
+		return l, err
+	}
+	l.Descriptor.Digest, l.Descriptor.Size = sum.Digest(), size.n
+	return l, buffered.Flush()
+}
+
+func packPlain(l *packed, blob io.Writer, archive io.Reader, c Compression) error {
+	w, err := compressor(blob, c)
+	if err != nil {
+		return err
+	}
+	diffID, size := digest.Canonical.Digester(), &counter{}
+	if _, err := io.CopyBuffer(io.MultiWriter(w, diffID.Hash(), size), onlyReader{archive},
+		make([]byte, bufferSize)); err != nil {
+		return err
+	}
+	l.DiffID, l.Unpacked = diffID.Digest(), size.n
+	return w.Close()
+}
+
+// onlyReader hides other methods of a reader, so that io.CopyBuffer uses its buffer.
+type onlyReader struct{ io.Reader }
+
+func compressor(w io.Writer, c Compression) (estargz.WriteFlushCloser, error) {
+	switch c.Format {
+	case Gzip:
+		return kgzip.NewWriterLevel(w, kgzip.DefaultCompression)
+	case Zstd, ZstdChunked:
+		level := c.Level
+		if level == 0 {
+			level = defaultZstdLevel
+		}
+		return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(level)), zstd.WithEncoderConcurrency(1))
+	case EStargz:
+		return gzip.NewWriterLevel(w, gzip.DefaultCompression)
+	}
+	return plain{w}, nil
+}
+
+// plain does not compress.
+type plain struct{ io.Writer }
+
+// Flush implements estargz.WriteFlushCloser.
+func (plain) Flush() error { return nil }
+
+// Close implements io.Closer.
+func (plain) Close() error { return nil }
+
+// indexed is a compressor of estargz that counts what it compresses.
+type indexed struct {
+	estargz.Compressor
+	c Compression
+	n counter
+}
+
+// Writer implements estargz.Compressor.
+func (i *indexed) Writer(w io.Writer) (estargz.WriteFlushCloser, error) {
+	to, err := compressor(w, i.c)
+	return counted{to, &i.n}, err
+}
+
+// WriteTOCAndFooter implements estargz.Compressor. eStargz's table of contents is part of the archive.
+func (i *indexed) WriteTOCAndFooter(w io.Writer, off int64, toc *estargz.JTOC, h hash.Hash) (digest.Digest, error) {
+	return i.Compressor.WriteTOCAndFooter(w, off, toc, countedHash{h, &i.n})
+}
+
+type counted struct {
+	estargz.WriteFlushCloser
+	n *counter
+}
+
+func (c counted) Write(p []byte) (int, error) {
+	n, err := c.WriteFlushCloser.Write(p)
+	c.n.n += int64(n)
+	return n, err
+}
+
+type countedHash struct {
+	hash.Hash
+	n *counter
+}
+
+func (c countedHash) Write(p []byte) (int, error) {
+	c.n.n += int64(len(p))
+	return c.Hash.Write(p)
+}
+
+func packIndexed(l *packed, blob io.Writer, archive io.Reader, c Compression) error {
+	l.Descriptor.Annotations = map[string]string{}
+	with := &indexed{c: c}
+	if c.Format == EStargz {
+		with.Compressor = estargz.NewGzipCompressorWithLevel(gzip.DefaultCompression)
+	} else {
+		with.Compressor = &zstdchunked.Compressor{
+			CompressionLevel: zstd.EncoderLevelFromZstd(defaultZstdLevel), Metadata: l.Descriptor.Annotations,
+		}
+	}
+	w := estargz.NewWriterWithCompressor(blob, with)
+	if err := w.AppendTarLossLess(archive); err != nil {
+		return err
+	}
+	toc, err := w.Close()
+	if err != nil {
+		return err
+	}
+	if l.DiffID, err = digest.Parse(w.DiffID()); err != nil {
+		return err
+	}
+	l.Unpacked = with.n.n
+	l.Descriptor.Annotations[estargz.TOCJSONDigestAnnotation] = toc.String()
+	l.Descriptor.Annotations[estargz.StoreUncompressedSizeAnnotation] = fmt.Sprint(l.Unpacked)
+	return nil
+}
+
+// contentAnnotations are annotations of a layer that describe its blob, and are wrong for another.
+func contentAnnotations() []string {
+	return []string{
+		estargz.TOCJSONDigestAnnotation, estargz.StoreUncompressedSizeAnnotation, trace.Annotation,
+		zstdchunked.ManifestChecksumAnnotation, zstdchunked.ManifestPositionAnnotation,
+		"io.github.containers.zstd-chunked.manifest-checksum", "io.github.containers.zstd-chunked.manifest-position",
+		"io.github.containers.zstd-chunked.tarsplit-position", "containerd.io/uncompressed",
+	}
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterdoctor
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"wangell.loutres.me/internal/kube/clusterapi"
+)
+
+// The snapshotters of lazy pulls are checked if the chart has them: they need nodes with the label, and run there.
+func TestSnapshottersAreCheckedWhereThereAreSome(t *testing.T) {
+	of := clusterapi.Controller{Namespace: "wangell-system", Name: "wangell"}
+	without := doctor{api: fake.NewClientset(), of: of}
+	if got := without.lazy(t.Context()); got != nil {
+		t.Errorf("without snapshotters: %+v", got)
+	}
+	for _, c := range []struct {
+		ready, wanted int32
+		state         State
+		do            string
+	}{
+		{0, 0, Warn, "label them"}, {1, 2, Failed, "wangell doctor"}, {2, 2, OK, ""},
+	} {
+		d := doctor{of: of, api: fake.NewClientset(&appsv1.DaemonSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "wangell-lazy"},
+			Status:     appsv1.DaemonSetStatus{NumberReady: c.ready, DesiredNumberScheduled: c.wanted},
+		})}
+		got := d.lazy(t.Context())
+		if len(got) != 1 || got[0].State != c.state || !strings.Contains(got[0].Do, c.do) {
+			t.Errorf("%d of %d: %+v", c.ready, c.wanted, got)
+		}
+	}
+}
+
+// A Lease that is renewed has a leader, whatever the clock of the user's machine says.
+func TestLeaderIsToldFromAWrongClock(t *testing.T) {
+	of := clusterapi.Controller{Namespace: "wangell-system", Name: "wangell"}
+	renewed := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		clock   time.Duration // of the user's machine, by that of the leader
+		renews  bool
+		state   State
+		message string
+	}{
+		"leads":                          {time.Second, true, OK, "c-1"},
+		"leads, and the clock is ahead":  {time.Hour, true, Warn, "differs from its clock by 1h0m0s"},
+		"leads, and the clock is behind": {-time.Minute, true, Warn, "differs from its clock by 1m0s"},
+		"has ended":                      {time.Hour, false, Failed, "has not renewed its Lease since"},
+		"has ended, the clock is behind": {-time.Minute, false, Failed, "has not renewed its Lease since"},
+	} {
+		holder, at := "c-1", metav1.NewMicroTime(renewed)
+		lease := &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &at},
+		}
+		d := doctor{of: of, api: fake.NewClientset(lease), now: func() time.Time { return renewed.Add(c.clock) }}
+		d.after = func(time.Duration) <-chan time.Time {
+			if c.renews {
+				at := metav1.NewMicroTime(renewed.Add(leaseLook))
+				lease.Spec.RenewTime = &at
+				if _, err := d.api.CoordinationV1().Leases(of.Namespace).Update(t.Context(), lease,
+					metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return time.After(0)
+		}
+		if got := d.leader(t.Context()); got.State != c.state || !strings.Contains(got.Found, c.message) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// The Envoys that balance requests are checked likewise.
+func TestEnvoysAreCheckedWhereThereAreSome(t *testing.T) {
+	of := clusterapi.Controller{Namespace: "wangell-system", Name: "wangell"}
+	without := doctor{api: fake.NewClientset(), of: of}
+	if got := without.envoys(t.Context()); got != nil {
+		t.Errorf("without Envoys: %+v", got)
+	}
+	for ready, state := range map[int32]State{0: Failed, 1: Failed, 2: OK} {
+		d := doctor{of: of, api: fake.NewClientset(&appsv1.DaemonSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "wangell-envoy"},
+			Status:     appsv1.DaemonSetStatus{NumberReady: ready, DesiredNumberScheduled: 2},
+		})}
+		if got := d.envoys(t.Context()); len(got) != 1 || got[0].State != state {
+			t.Errorf("%d of 2: %+v", ready, got)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/kube"
+)
+
+// played is a fake controller with one service.
+type played struct {
+	controllerAPI
+	status controller.Status
+	scaled int
+}
+
+func (p *played) StatusOf(runtime.Key) (controller.Status, bool) { return p.status, true }
+
+func (p *played) Scale(_ runtime.Key, n int, _ string) error { p.scaled = n; return nil }
+
+// During a short wake nothing is written: the reconciler has no client. A number that others write into spec.replicas
+// is obeyed all the same.
+func TestNothingIsWrittenDuringAWake(t *testing.T) {
+	const key = runtime.Key("default/app")
+	now := time.Unix(1000, 0)
+	p := &played{status: controller.Status{Desired: 1,
+		LastWake: &lifecycle.Waterfall{Start: now.Add(-500 * time.Millisecond), Result: lifecycle.ResultRunning}}}
+	p.status.Service.Status.State = lifecycle.Waking.String()
+	r := newReconciler(nil, nil, nil, nil)
+	r.controllerAPI, r.now = p, func() time.Time { return now }
+	zero := int32(0)
+	s := &v1alpha1.WangellService{}
+	s.Spec.Replicas, s.Status.ObservedGeneration = &zero, 1
+	out := outcome{addr: netip.MustParseAddr("10.46.100.1"), maxReplicas: 10}
+	if _, err := r.syncReplicas(t.Context(), key, s, out); err != nil {
+		t.Error(err)
+	}
+	if again, err := r.writeStatus(t.Context(), key, s, out); err != nil || again != wakePatience-500*time.Millisecond {
+		t.Errorf("again in %s, %v", again, err)
+	}
+	three := int32(3)
+	s.Spec.Replicas = &three
+	if _, err := r.syncReplicas(t.Context(), key, s, out); err != nil || p.scaled != 3 {
+		t.Errorf("%v, scaled to %d", err, p.scaled)
+	}
+
+	for name, change := range map[string]func(){
+		"a wake that is over":   func() { p.status.LastWake.Result = lifecycle.ResultWarm },
+		"one that failed":       func() { p.status.LastWake.Result = lifecycle.ResultFailed },
+		"one that lasts":        func() { p.status.LastWake.Start = now.Add(-wakePatience) },
+		"one with trouble":      func() { r.trouble[key] = kube.Trouble{Reason: "no node takes it"} },
+		"a service never woken": func() { p.status.LastWake = nil },
+	} {
+		was, copied := p.status.LastWake, *p.status.LastWake
+		p.status.LastWake = &copied
+		clear(r.trouble)
+		change()
+		if wait := r.observe(key).quiet(now); wait != 0 {
+			t.Errorf("%s is not written for %s", name, wait)
+		}
+		p.status.LastWake = was
+	}
+}
+
+// A new leader neither writes nor obeys a number of pods before the daemons have reported the pods that it inherits: a
+// service that is awake would seem to sleep. The reconciler has no client, so that any write would panic.
+func TestNewLeaderWaitsForTheReportsOfItsPods(t *testing.T) {
+	const key = runtime.Key("default/app")
+	p := &played{status: controller.Status{Unreported: true}, scaled: none}
+	p.status.Service.Status.State = lifecycle.Cold.String()
+	r := newReconciler(nil, nil, nil, nil)
+	r.controllerAPI, r.now = p, func() time.Time { return time.Unix(1000, 0) }
+	three := int32(3)
+	s := &v1alpha1.WangellService{}
+	s.Spec.Replicas, s.Status.ObservedGeneration, s.Status.DesiredReplicas = &three, 1, 3
+	out := outcome{addr: netip.MustParseAddr("10.46.100.1"), maxReplicas: 10}
+	for _, desired := range []int{0, 1, 2} { // they are reported one after the other
+		p.status.Desired = desired
+		if again, err := r.syncReplicas(t.Context(), key, s, out); err != nil || again != reportPause {
+			t.Errorf("%d of 3 pods known: again in %s, %v", desired, again, err)
+		}
+		if again, err := r.writeStatus(t.Context(), key, s, out); err != nil || again != reportPause {
+			t.Errorf("%d of 3 pods known: the status is written again in %s, %v", desired, again, err)
+		}
+	}
+	p.status.Desired, p.status.Unreported = 3, false
+	if again, err := r.syncReplicas(t.Context(), key, s, out); err != nil || again != 0 || p.scaled != none {
+		t.Errorf("all known: again in %s, scaled to %d, %v", again, p.scaled, err)
+	}
+
+	// A service whose pods went while nobody led really sleeps, and that is written.
+	delete(r.known, key)
+	p.status.Desired = 0
+	defer func() {
+		if recover() == nil {
+			t.Error("the number of a service that sleeps was not written")
+		}
+	}()
+	_, _ = r.syncReplicas(t.Context(), key, s, out)
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"time"
+
+	"wangell.loutres.me/internal/base/backoff"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// retryPorts publishes services at ports that other programs had, once these are free, until ctx ends.
+func (a *services) retryPorts(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.waiting:
+		}
+		for pause := time.Duration(0); a.ports.waiting(); {
+			pause = backoff.Next(pause, firstPortPause, longestPortPause)
+			select {
+			case <-ctx.Done():
+				return
+			case <-a.waiting:
+				pause = 0
+			case <-time.After(pause):
+				a.tryPorts()
+			}
+		}
+	}
+}
+
+// tryPorts publishes services whose ports are free now.
+func (a *services) tryPorts() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	free := a.ports.again()
+	if len(free) == 0 {
+		return
+	}
+	a.published.ports = maps.Clone(a.published.ports)
+	for _, s := range a.given {
+		k, port := runtime.KeyOf(s), uint16(s.Spec.HostPort)
+		if free[port] != k || port == 0 {
+			continue
+		}
+		a.published.ports[port] = netip.AddrPortFrom(a.book.given[k], uint16(s.Spec.Port))
+		a.log.Info("a service is at its port of the machine now", "service", string(k), "hostPort", port)
+	}
+	a.publish(a.published)
+}
+
+// Status returns the services as the controller does, with a message for those that wait for a port of the machine.
+func (l local) Status() []controller.Status {
+	list := l.Controller.Status()
+	for i := range list {
+		s := &list[i].Service
+		port := l.services.ports.waits(runtime.KeyOf(s))
+		if port == 0 {
+			continue
+		}
+		if s.Status.Message != "" {
+			s.Status.Message += "; "
+		}
+		s.Status.Message += busyPort(port)
+	}
+	return list
+}

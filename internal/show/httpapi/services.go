@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package httpapi
+
+import (
+	"context"
+	"io"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// Services provides the data of the API. A controller.Controller is one.
+type Services interface {
+	Status() []controller.Status
+	Resolve(name string) (runtime.Key, error)
+	Pressure() []controller.Pressure
+	Wakes(key runtime.Key) []lifecycle.Waterfall
+	Sleep(ctx context.Context, key runtime.Key) error
+	Logs(ctx context.Context, key runtime.Key, w io.Writer, options runtime.LogOptions) error
+	Subscribe(ctx context.Context) <-chan controller.Event
+	Ready() error
+}
+
+// BrokenFile is a manifest, or a folder of manifests, with mistakes. Its services keep their last valid state.
+type BrokenFile struct {
+	// File is the file as the user named it.
+	File string `json:"file"`
+	// Errors are its mistakes, with the file, line and field of each.
+	Errors []string `json:"errors"`
+}
