@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/wire"
 )
@@ -76,7 +77,7 @@ func TestNodesLearnWhoElseHasABlob(t *testing.T) {
 		if !enrolment.Grant(h.Grant).Allows(key, [32]byte{2}, got.Digest, got.Expires) {
 			t.Error("the grant does not let it in")
 		}
-		if left := time.Until(time.Unix(int64(got.Expires), 0)); left < grantFor-time.Minute || left > grantFor {
+		if left := time.Until(time.Unix(int64(got.Expires), 0)); left < images.GrantFor-time.Minute || left > images.GrantFor {
 			t.Errorf("the grant is good for %v", left)
 		}
 		return true

@@ -21,7 +21,7 @@ func (s *service) glance() glance {
 	g := glance{
 		state: s.machine.State(), message: s.message(), image: cmp.Or(s.imageErr, s.unready()), history: s.foresight.saved,
 		pressure: s.pressure(),
-		images:   s.images, lazy: s.lazy, resolved: s.resolved.changes,
+		images:   s.images.Status, lazy: s.images.Lazy, digests: s.images.Digests.Changes,
 		serving: s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
 		lastPacket: s.reported.lastPacket,
 	}

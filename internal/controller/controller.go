@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
@@ -84,10 +85,10 @@ func (c Config) withDefaults(cluster bool) Config {
 		c.MaxConcurrentStarts = max(4, 2*goruntime.NumCPU())
 	}
 	if c.ImageSettle <= 0 {
-		c.ImageSettle = imageSettle
+		c.ImageSettle = images.DefaultSettle
 	}
 	if c.ImageRetry <= 0 {
-		c.ImageRetry = firstPullRetry
+		c.ImageRetry = images.DefaultRetry
 	}
 	if c.MaxConcurrentPulls <= 0 {
 		c.MaxConcurrentPulls = 4
@@ -170,20 +171,21 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	e := &engine{
 		loop: c.loop, events: c.events, table: newTable(cfg.Node), wakes: newWakes(cfg.Wake), changed: newChangedSet(),
 		pressures: newPressures(), caller: cfg.Caller, held: map[runtime.Key]int{},
-		images:  newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
-		cluster: cluster, began: time.Now(),
+		preparer: newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
+		cluster:  cluster, began: time.Now(),
 	}
-	e.images.pulling = func(w *wanted, pull *Pull) { c.loop.post(func() { e.imagePulling(w, pull) }) }
-	e.images.done = func(w *wanted, reason string) { c.loop.post(func() { e.imagePrepared(w, reason) }) }
+	e.preparer.pulling = func(w *wanted, pull *Pull) { c.loop.post(func() { e.imagePulling(w, pull) }) }
+	e.preparer.done = func(w *wanted, reason string) { c.loop.post(func() { e.imagePrepared(w, reason) }) }
 	e.daemons = &daemons{
 		loop: c.loop, events: c.events, peers: map[uint64]wire.Peer{},
 		aloneChanged: func() { e.changed.addAll(e.table.services) },
 	}
+	var blobs *images.Blobs
 	if cluster != nil {
-		e.prefetch = newPrefetcher(prefetcher{
-			loop: c.loop, workers: c.workers, table: e.table, daemons: e.daemons, cluster: cluster,
-			settle: cfg.ImageSettle, lazy: cfg.Lazy,
-		}, c.events, e.changed, cfg.ImageRetry)
+		e.prefetch = images.NewPlanner(imageHost{c.loop, c.workers, e}, images.Config{
+			Cluster: cluster, Settle: cfg.ImageSettle, Retry: cfg.ImageRetry, Lazy: cfg.Lazy,
+		})
+		blobs = images.NewBlobs(cfg.Key, e.prefetch)
 	}
 	e.publisher = newPublisher(c.loop, e.table, e.daemons, e.step)
 	meter, _ := cfg.Runtime.(runtime.Meter)
@@ -205,7 +207,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		tagger: &tagger{key: cfg.Key, loop: c.loop, daemons: e.daemons, able: map[uint64]bool{}},
 	}
 	e.runner = &runner{
-		runtime: cfg.Runtime, loop: c.loop, workers: c.workers, events: c.events, images: e.images, table: e.table,
+		runtime: cfg.Runtime, loop: c.loop, workers: c.workers, events: c.events, preparer: e.preparer, table: e.table,
 		nodes: nodes, deliver: e.step, slots: make(chan struct{}, cfg.MaxConcurrentStarts), orphanGone: e.checkIdle,
 		cluster: e.cluster != nil,
 		laggards: &laggards{
@@ -224,7 +226,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	c.receiver = &receiver{
 		engine: e, nodes: nodes,
 		relay: &relay{loop: c.loop, table: e.table, daemons: e.daemons, due: map[*pod]bool{}},
-		blobs: &blobs{key: cfg.Key, daemons: e.daemons, prefetch: e.prefetch, mirrors: map[string]mirror{}},
+		blobs: blobs,
 		inspector: &inspector{
 			loop: c.loop, daemons: e.daemons, table: e.table, patience: inspectPatience, fresh: inspectFresh,
 		},
@@ -235,7 +237,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 // that, it returns with pods left, and its error has their number.
 func (c *Controller) Shutdown(ctx context.Context) error {
 	c.catalog.close()
-	c.engine.images.stop()
+	c.engine.preparer.stop()
 	idle := make(chan struct{})
 	c.loop.call(func() { c.engine.shutdown(idle) })
 	var err error
@@ -254,7 +256,7 @@ func (c *Controller) Shutdown(ctx context.Context) error {
 // Detach ends the controller and leaves pods running, for the next one to adopt. Starts in progress are cancelled.
 func (c *Controller) Detach() {
 	c.catalog.close()
-	c.engine.images.stop()
+	c.engine.preparer.stop()
 	c.end()
 }
 

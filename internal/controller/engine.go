@@ -9,6 +9,7 @@ import (
 
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/base/text"
+	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
@@ -26,8 +27,8 @@ type engine struct {
 	freezer   *freezer
 	relief    *relief
 	planner   *planner
-	images    *preparer
-	prefetch  *prefetcher // nil on one machine
+	preparer  *preparer
+	prefetch  *images.Planner // nil on one machine
 	wakes     *wakes
 	changed   *changedSet
 	pressures *pressures
@@ -125,12 +126,13 @@ func (e *engine) add(w *wanted) (s *service, taken bool) {
 		s.sleep.is(false, monotime.Now(), requestsOf(&w.spec.Spec))
 	}
 	s.spent.since = monotime.Now()
-	s.resolved.set(&w.spec.Spec, w.digests)
+	s.images.Set(w.spec, w.hash)
+	s.images.Digests.Set(&w.spec.Spec, w.digests)
 	taken = e.evict(w.addr)
 	e.table.services[w.key] = s
 	e.table.byAddr[w.addr] = s
 	e.changed.add(w.key)
-	e.prefetch.touch()
+	e.prefetch.Touch()
 	return s, taken
 }
 
@@ -156,7 +158,7 @@ func (e *engine) remove(s *service) {
 	delete(e.table.services, s.key)
 	e.wakes.forget(s.key)
 	e.changed.add(s.key)
-	e.prefetch.forget(s)
+	e.prefetch.Forget(s.key)
 	if e.table.byAddr[s.addr] == s {
 		delete(e.table.byAddr, s.addr)
 		e.removals = append(e.removals, s.addr)
@@ -168,9 +170,9 @@ func (e *engine) remove(s *service) {
 			e.step(again, lifecycle.Rejoined{})
 		}
 		e.begin(again)
-		e.images.add(s.again)
+		e.preparer.add(s.again)
 	} else if !e.closing {
-		e.images.forget(s.key)
+		e.preparer.forget(s.key)
 	}
 	e.checkIdle()
 }

@@ -13,7 +13,7 @@ import "context"
 // Call AwaitSuccessor and Detach after it.
 func (c *Controller) Retire() {
 	c.catalog.close()
-	c.engine.images.stop()
+	c.engine.preparer.stop()
 	c.loop.call(func() { c.loop.retired = true })
 	c.workers.cancelStops()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
@@ -42,7 +43,7 @@ func TestLazyPullsUseTheNodesThatAreSetUp(t *testing.T) {
 	if got := w.d.lastWanted(); len(got) > 0 {
 		t.Errorf("n1, which is not set up, is to have %v", got)
 	}
-	if st := w.status("a"); st.Lazy != LazyOn {
+	if st := w.status("a"); st.Lazy != images.LazyOn {
 		t.Errorf("its pods: %v", st.Lazy)
 	}
 	w.d2.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5"})
@@ -73,7 +74,7 @@ func TestImagesArePulledInFullWhereNothingIsSetUp(t *testing.T) {
 		}
 		w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5"})
 		st := w.images("a", "NotLazy")
-		if st.Ready != "True" || !strings.Contains(st.Message, c.why) || w.status("a").Lazy != LazyOff {
+		if st.Ready != "True" || !strings.Contains(st.Message, c.why) || w.status("a").Lazy != images.LazyOff {
 			t.Errorf("%+v", st)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/scale"
 	"wangell.loutres.me/internal/runtime"
@@ -65,28 +66,23 @@ type service struct {
 	// room for its pods is pending.
 	pressed, roomLook bool
 
-	sleep         sleep         // how long it has slept
-	foresight     foresight     // when it has a pod without demand
-	spent         spent         // the time it has spent in each state
-	traffic       Traffic       // of all its pods, including those that are gone
-	answers       answers       // requests that have no pod
-	lastPacket    monotime.Time // of all its pods
-	crashed       crashed       // the last pod whose process was reported to have ended
-	imageErr      string        // why its image could not be fetched ahead of need, on one machine
-	hiddenClients string        // why its pods do not see the addresses of their clients, if they should
-	pull          *Pull         // the pull in progress, on one machine; nil if none
-	images        ImageStatus   // of its images on a cluster; zero while unknown
-	lazy          LazyPulls     // whether its pods start before their image is complete, on a cluster
-	resolved      resolution    // of the names of its images
-	haveImages    []string      // nodes that have all its images, as last given to the runtime
-	// imageFailure is the last reported reason why its images are on no node; empty if they are on one.
-	imageFailure string
-	lastWake     *lifecycle.Waterfall // nil if there was none
-	counted      uint64               // number of the last wake that is in the metrics
-	reported     glance               // as last reported by Changed
-	idle         map[string]idleNode  // by node
-	denied       denials
-	pressures    *pressures // of all services
+	sleep         sleep                // how long it has slept
+	foresight     foresight            // when it has a pod without demand
+	spent         spent                // the time it has spent in each state
+	traffic       Traffic              // of all its pods, including those that are gone
+	answers       answers              // requests that have no pod
+	lastPacket    monotime.Time        // of all its pods
+	crashed       crashed              // the last pod whose process was reported to have ended
+	imageErr      string               // why its image could not be fetched ahead of need, on one machine
+	hiddenClients string               // why its pods do not see the addresses of their clients, if they should
+	pull          *Pull                // the pull in progress, on one machine; nil if none
+	images        images.Service       // its images, and on a cluster where they are
+	lastWake      *lifecycle.Waterfall // nil if there was none
+	counted       uint64               // number of the last wake that is in the metrics
+	reported      glance               // as last reported by Changed
+	idle          map[string]idleNode  // by node
+	denied        denials
+	pressures     *pressures // of all services
 
 	scaler   scale.Scaler  // while it follows its load
 	newFlows rate          // likewise
@@ -148,9 +144,9 @@ type waiter struct {
 type glance struct {
 	state                      lifecycle.State
 	message, image, history    string
-	images                     ImageStatus
-	lazy                       LazyPulls
-	resolved                   int // resolution.changes
+	images                     images.ImageStatus
+	lazy                       images.LazyPulls
+	digests                    int // images.Digests.Changes
 	serving, desired, replicas int
 	pressure                   Pressure
 	wake                       uint64

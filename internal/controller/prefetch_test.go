@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -47,9 +48,9 @@ func (w *clusterWorld) untilWants(d *fakeDaemon, want ...string) {
 }
 
 // images returns a service's ImageStatus, once it has a reason.
-func (w *clusterWorld) images(name, reason string) ImageStatus {
+func (w *clusterWorld) images(name, reason string) images.ImageStatus {
 	w.t.Helper()
-	var st ImageStatus
+	var st images.ImageStatus
 	w.until(name+" has the reason "+reason, func() bool { st = w.status(name).Images; return st.Reason == reason })
 	return st
 }

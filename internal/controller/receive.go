@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
@@ -19,7 +20,7 @@ type receiver struct {
 	engine    *engine
 	nodes     *nodes
 	relay     *relay
-	blobs     *blobs
+	blobs     *images.Blobs // nil on one machine, where there is no mirror
 	inspector *inspector
 }
 
@@ -29,7 +30,7 @@ func (r *receiver) joined(p wire.Peer) {
 	r.nodes.joined(p)
 	r.engine.publisher.welcome(p)
 	r.relay.welcome(p)
-	r.engine.prefetch.joined(p)
+	r.engine.prefetch.Joined(p)
 }
 
 // left handles a daemon that has disconnected.
@@ -37,8 +38,8 @@ func (r *receiver) left(p wire.Peer) {
 	r.engine.daemons.left(p)
 	r.engine.publisher.feed.leave(p)
 	r.nodes.left(p)
-	r.engine.prefetch.left(p)
-	r.blobs.left(p)
+	r.engine.prefetch.Left(p)
+	r.blobs.Left(p)
 	r.inspector.left(p)
 	for _, s := range r.engine.table.services {
 		delete(s.idle, p.Node)
@@ -121,15 +122,15 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 			}
 		}
 	case *wire.ImageReports:
-		e.prefetch.received(from, m)
+		e.prefetch.Reported(from, m)
 	case *wire.ImagePulled:
-		e.prefetch.pulled(from, m)
+		e.prefetch.Pulled(from, m)
 	case *wire.Unreadable:
 		r.unreadable(from, m)
 	case *wire.Mirror:
-		r.blobs.joined(from, m)
+		r.blobs.Joined(from, m)
 	case *wire.Blobs:
-		r.blobs.received(from, m, time.Now())
+		r.blobs.Reported(from, m, time.Now())
 	case *wire.Loads:
 		for _, l := range m.Pods {
 			r.relay.add(from, l)

@@ -24,16 +24,16 @@ const returnPatience = 5 * time.Second
 
 // runner starts and stops pods. Slow work runs on goroutines of its own, which post the outcome to the loop.
 type runner struct {
-	runtime runtime.Runtime
-	loop    *loop
-	workers *workers
-	events  *hub
-	images  *preparer
-	table   *table
-	nodes   *nodes
-	deliver deliver
-	cluster bool
-	slots   chan struct{} // has one element for each start in progress
+	runtime  runtime.Runtime
+	loop     *loop
+	workers  *workers
+	events   *hub
+	preparer *preparer
+	table    *table
+	nodes    *nodes
+	deliver  deliver
+	cluster  bool
+	slots    chan struct{} // has one element for each start in progress
 
 	laggards *laggards
 
@@ -60,7 +60,7 @@ func (r *runner) start(s *service, ref lifecycle.Ref) {
 // runStart waits for a free slot and starts a pod. A missing image is fetched first: starts that wait for a registry
 // must not occupy slots.
 func (r *runner) runStart(ctx context.Context, p *pod, w *wanted) (runtime.Pod, error) {
-	if err := r.images.prepare(ctx, w); err != nil {
+	if err := r.preparer.prepare(ctx, w); err != nil {
 		return runtime.Pod{}, err
 	}
 	select {
@@ -93,7 +93,7 @@ func (r *runner) identify(p *pod, rt runtime.Pod) {
 	if s := p.service; rt.SpecHash == s.hash {
 		s.imageErr = "" // it is here by now
 		if rt.ImageDigest != "" {
-			s.resolved.ran(s.spec.Spec.Image, rt.ImageDigest)
+			s.images.Digests.Ran(s.spec.Spec.Image, rt.ImageDigest)
 		}
 	}
 	r.nodes.watch(p)

@@ -73,7 +73,7 @@ func (s *service) lifecycle(rolls bool) lifecycle.Spec {
 
 func (s *service) status() Status {
 	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired(),
-		Outlook: s.foresight.outlook(), Pressure: s.pressure(), Images: s.images, Lazy: s.lazy, Pull: s.pull}
+		Outlook: s.foresight.outlook(), Pressure: s.pressure(), Images: s.images.Status, Lazy: s.images.Lazy, Pull: s.pull}
 	st.Traffic.Denied, st.Lost = s.denied.total(), s.lost()
 	st.Traffic.OpenRequests = s.answers.open()
 	st.Slept = s.sleep.status(requestsOf(&s.spec.Spec))
@@ -85,11 +85,11 @@ func (s *service) status() Status {
 	w := &st.Service.Status
 	*w = v1alpha1.WangellServiceStatus{
 		LoadBalancerIP: s.addr.Addr().String(), State: s.stateOf().String(), Message: s.message(),
-		Replicas: int32(s.replicas()), ImageDigests: s.resolved.list,
+		Replicas: int32(s.replicas()), ImageDigests: s.images.Digests.List,
 		UseHistory: s.foresight.saved,
 	}
 	if w.Message == "" {
-		w.Message = cmp.Or(s.imageErr, s.images.problem(), s.unready(), s.pull.message(), s.layerWarning(),
+		w.Message = cmp.Or(s.imageErr, s.images.Status.Problem(), s.unready(), s.pull.message(), s.layerWarning(),
 			s.throttleWarning(), s.hiddenClients)
 	}
 	if s.lastPacket != 0 {

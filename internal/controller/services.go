@@ -50,7 +50,7 @@ func (c *Controller) carryOut(ch changes) bool {
 		return false
 	}
 	for _, w := range ch.prepare {
-		c.engine.images.add(w)
+		c.engine.preparer.add(w)
 	}
 	if c.engine.cluster != nil && !ch.first {
 		for _, w := range ch.added {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -45,7 +46,7 @@ func (p *Pull) message() string {
 	if p == nil {
 		return ""
 	}
-	return fmt.Sprintf("image %q is being pulled%s", p.Image, progress(uint64(p.Done), uint64(p.Total)))
+	return fmt.Sprintf("image %q is being pulled%s", p.Image, images.Progress(uint64(p.Done), uint64(p.Total)))
 }
 
 // PodStatus is the status of a pod.
@@ -94,9 +95,9 @@ type Status struct {
 	Lost string `json:"-"`
 	// Images reports whether nodes have the service's images ahead of need; zero if that is not known yet, and on one
 	// machine.
-	Images ImageStatus `json:"-"`
+	Images images.ImageStatus `json:"-"`
 	// Lazy says whether the pods start before their image is complete, on a cluster.
-	Lazy LazyPulls `json:"-"`
+	Lazy images.LazyPulls `json:"-"`
 	// Pull is the pull of its image in progress, on one machine; nil if there is none.
 	Pull *Pull `json:"pull,omitempty"`
 	// LastWake is the last wake; nil if there was none.

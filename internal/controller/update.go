@@ -33,7 +33,7 @@ func update(e *engine, a *adopter, ch changes) {
 	}
 	if ch.first {
 		e.synced = true
-		e.prefetch.begin()
+		e.prefetch.Begin()
 		e.daemons.watchAlone()
 	}
 	u.vacate(ch.changed) // first, as others may come to these addresses
@@ -102,10 +102,10 @@ func (u *updater) change(w *wanted) {
 		s.sleep.is(s.asleep(), monotime.Now(), requestsOf(&s.spec.Spec))
 	}
 	s.imageErr, s.pull = "", nil
-	s.resolved.set(&w.spec.Spec, s.resolved.list)
+	s.images.Set(w.spec, w.hash)
 	e.planner.keepHistory(s)
 	e.planner.plan(s, s.foresight.saved, time.Now())
-	e.prefetch.touch()
+	e.prefetch.Touch()
 	if old.addr != w.addr {
 		e.evict(w.addr)
 		e.table.byAddr[w.addr] = s
@@ -141,7 +141,7 @@ func (u *updater) remove(k runtime.Key) {
 			u.upserts = append(u.upserts, entry)
 		}
 		u.after = append(u.after, func() { e.step(s, lifecycle.Deleted{Drain: leaves}) })
-		e.prefetch.touch()
+		e.prefetch.Touch()
 	}
 }
 

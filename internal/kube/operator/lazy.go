@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -21,8 +21,8 @@ func (r *reconciler) pullsLazily(ctx context.Context, key runtime.Key, s *v1alph
 	if !s.Spec.PullsLazily() || !r.lazy {
 		return false, nil
 	}
-	if st, known := r.StatusOf(key); known && st.Lazy != controller.LazyUndecided {
-		return st.Lazy == controller.LazyOn, nil
+	if st, known := r.StatusOf(key); known && st.Lazy != images.LazyUndecided {
+		return st.Lazy == images.LazyOn, nil
 	}
 	var d appsv1.Deployment
 	err := r.client.Get(ctx, client.ObjectKeyFromObject(s), &d)

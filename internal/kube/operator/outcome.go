@@ -13,6 +13,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/netpol"
 	"wangell.loutres.me/internal/runtime"
@@ -69,7 +70,7 @@ type observed struct {
 	troubled   bool // the runtime has reported trouble with its pods
 	status     v1alpha1.WangellServiceStatus
 	lost       string // what to do about a pod on a silent node that blocks others
-	images     controller.ImageStatus
+	images     images.ImageStatus
 	wake       *v1alpha1.LastWake
 	// reservations describes the requests that frozen pods have given back.
 	reservations runtime.Reservations

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package images
 
 import (
 	"cmp"
@@ -13,11 +13,11 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// resolution maps the images of a service to digests. The zero value has none.
-type resolution struct {
-	list    []v1alpha1.ImageDigest // sorted by image; never changed in place
+// Digests maps the images of a service to digests. The zero value has none.
+type Digests struct {
+	List    []v1alpha1.ImageDigest // sorted by image; never changed in place
 	names   map[string]string      // what nodes pull, by the image's name in the spec
-	changes int                    // how often list has changed
+	Changes int                    // how often List has changed
 }
 
 // resolves reports whether the name of an image is resolved once, so that all pods run the same content. With the
@@ -26,8 +26,8 @@ func resolves(spec *v1alpha1.WangellServiceSpec, image v1alpha1.ContainerImage) 
 	return image.Policy == corev1.PullIfNotPresent && spec.PullsOnCreate()
 }
 
-// set replaces the digests by those of list that the spec still needs.
-func (r *resolution) set(spec *v1alpha1.WangellServiceSpec, list []v1alpha1.ImageDigest) {
+// Set replaces the digests by those of list that the spec still needs.
+func (r *Digests) Set(spec *v1alpha1.WangellServiceSpec, list []v1alpha1.ImageDigest) {
 	var next []v1alpha1.ImageDigest
 	names := map[string]string{}
 	images := spec.Images()
@@ -44,22 +44,22 @@ func (r *resolution) set(spec *v1alpha1.WangellServiceSpec, list []v1alpha1.Imag
 		}
 	}
 	slices.SortFunc(next, func(a, b v1alpha1.ImageDigest) int { return cmp.Compare(a.Image, b.Image) })
-	if !slices.Equal(next, r.list) {
-		r.list, r.names, r.changes = next, names, r.changes+1
+	if !slices.Equal(next, r.List) {
+		r.List, r.names, r.Changes = next, names, r.Changes+1
 	}
 }
 
-// ran records the digest of a pod's image at the pod's start, on one machine.
-func (r *resolution) ran(image, digest string) {
-	if next := []v1alpha1.ImageDigest{{Image: image, Digest: digest}}; !slices.Equal(next, r.list) {
-		r.list, r.changes = next, r.changes+1
+// Ran records the digest of a pod's image at the pod's start, on one machine.
+func (r *Digests) Ran(image, digest string) {
+	if next := []v1alpha1.ImageDigest{{Image: image, Digest: digest}}; !slices.Equal(next, r.List) {
+		r.List, r.Changes = next, r.Changes+1
 	}
 }
 
 // learn records the digests of images from the first node that has them: the others then get the same content, even
 // if the tag has moved. It reports whether there is a new digest.
-func (r *resolution) learn(spec *v1alpha1.WangellServiceSpec, nodes []string, report stateOf) bool {
-	list := r.list
+func (r *Digests) learn(spec *v1alpha1.WangellServiceSpec, nodes []string, report stateOf) bool {
+	list := r.List
 	for _, image := range spec.Images() {
 		if r.names[image.Ref] != "" || !resolves(spec, image) {
 			continue
@@ -72,9 +72,9 @@ func (r *resolution) learn(spec *v1alpha1.WangellServiceSpec, nodes []string, re
 			}
 		}
 	}
-	if len(list) == len(r.list) {
+	if len(list) == len(r.List) {
 		return false
 	}
-	r.set(spec, list)
+	r.Set(spec, list)
 	return true
 }

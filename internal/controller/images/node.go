@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package images
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// imagePlan is which images nodes should have for which services, and what the nodes report of them. It belongs to the
-// loop.
-type imagePlan struct {
-	nodes map[string]*imageNode
+// state is which images nodes should have for which services, and what the nodes report of them. The parts of a Planner
+// share it.
+type state struct {
+	nodes map[string]*node
 	plan  placement.Plan
-	users map[string][]*service // services by image
+	users map[string][]*Service // services by image
 }
 
-// imageNode is a node that has, or had, a daemon.
-type imageNode struct {
+// node is a node that has, or had, a daemon.
+type node struct {
 	placement.Node
 	described  bool
 	session    uint64 // of its daemon; 0 while there is none
@@ -42,7 +42,7 @@ type imageNode struct {
 }
 
 // rename notes that nodes with an image also have it by the name with its digest, before they report so.
-func (p *imagePlan) rename(ref, name, digest string) {
+func (p *state) rename(ref, name, digest string) {
 	for _, n := range p.nodes {
 		r, known := n.reports[ref]
 		if _, has := n.reports[name]; known && !has && r.State == wire.ImagePresent && r.Digest == digest {
@@ -53,7 +53,7 @@ func (p *imagePlan) rename(ref, name, digest string) {
 }
 
 // report returns a node's last report of an image; the zero value if there is none.
-func (p *imagePlan) report(node, name string) imageState {
+func (p *state) report(node, name string) imageState {
 	if n := p.nodes[node]; n != nil {
 		return n.reports[name]
 	}
@@ -78,9 +78,9 @@ type kubeletPull struct {
 // stale reports whether an image must be pulled although the node has it.
 func (k *kubeletPull) stale() bool { return k.want.Policy == corev1.PullAlways && !k.fetched }
 
-// state returns the state of an image on a node: its daemon's last report or, while kubelet pulls it, the progress of
+// stateOn returns the state of an image on a node: its daemon's last report or, while kubelet pulls it, the progress of
 // the pull.
-func (p *imagePlan) state(node, name string) imageState {
+func (p *state) stateOn(node, name string) imageState {
 	r := p.report(node, name)
 	n := p.nodes[node]
 	if n == nil || n.pulls[name] == nil {
@@ -99,7 +99,7 @@ func (p *imagePlan) state(node, name string) imageState {
 }
 
 // endPulls ends the pulls by kubelet on a node that is gone.
-func (n *imageNode) endPulls() {
+func (n *node) endPulls() {
 	for _, k := range n.pulls {
 		if k.cancel != nil {
 			k.cancel()

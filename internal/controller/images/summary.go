@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package images
 
 import (
 	"cmp"
@@ -52,8 +52,8 @@ func (s ImageStatus) failed() bool {
 	return s.Ready == imagesNotReady
 }
 
-// problem is what a user has to fix; empty if there is nothing.
-func (s ImageStatus) problem() string {
+// Problem is what a user has to fix; empty if there is nothing.
+func (s ImageStatus) Problem() string {
 	if s.failed() {
 		return s.Message
 	}
@@ -120,7 +120,7 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 		case wire.ImagePulling:
 			since := worst.Since.Wall().UTC().Truncate(time.Second).Format(time.RFC3339)
 			pulling = append(pulling, fmt.Sprintf("image %q is being pulled on %s since %s%s", ref, node, since,
-				progress(worst.done, worst.total)))
+				Progress(worst.done, worst.total)))
 		case wire.ImageFailed:
 			reason = cmp.Or(reason, worst.Reason)
 			failed = append(failed, fmt.Sprintf("image %q on %s: %s", ref, node, worst.Message))
@@ -150,8 +150,8 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 	return st, have
 }
 
-// progress describes how many bytes of an image have been pulled; empty if that is unknown.
-func progress(done, total uint64) string {
+// Progress describes how many bytes of an image have been pulled; empty if that is unknown.
+func Progress(done, total uint64) string {
 	if total == 0 {
 		return ""
 	}

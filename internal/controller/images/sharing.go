@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package images
 
 import (
 	"slices"
@@ -16,15 +16,14 @@ import (
 // run on the node: kubelet pulls it then, and the node finds out whether that takes credentials, in which case it does
 // not share it.
 
-// sharing tells nodes what they may share with others. It belongs to the loop.
+// sharing tells nodes what they may share with others.
 type sharing struct {
-	*imagePlan
-	table   *table
-	daemons *daemons
+	*state
+	host Host
 }
 
 // shares reports whether a node may share a repository.
-func (p *imagePlan) shares(node, repository string) bool {
+func (p *state) shares(node, repository string) bool {
 	n := p.nodes[node]
 	if n == nil {
 		return false
@@ -68,7 +67,7 @@ func (p *sharing) tellNeeded() {
 		}
 		n.needed, n.neededGeneration = needed, n.neededGeneration+1
 		for _, m := range wire.NewRepositories(n.neededGeneration, needed) {
-			p.daemons.send(n.session, m)
+			p.host.Send(n.session, m)
 		}
 	}
 }
@@ -88,8 +87,8 @@ type need struct {
 // needs returns those of all services.
 func (p *sharing) needs() *needs {
 	out := &needs{}
-	for _, s := range p.table.services {
-		if s.machine.Deleted() || s.spec.Spec.SplitsTraffic() {
+	for s := range p.host.Services() {
+		if s.spec.Spec.SplitsTraffic() {
 			continue
 		}
 		var repositories []string

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package images
 
 import (
 	"cmp"
@@ -26,33 +26,32 @@ import (
 const (
 	// kubeletPulls is the number of images that kubelet pulls at a time on a node.
 	kubeletPulls = 2
-	// firstPullRetry and lastPullRetry bound the pause after a failure, which doubles, as for pulls by daemons.
-	firstPullRetry = 10 * time.Second
-	lastPullRetry  = 5 * time.Minute
+	// DefaultRetry and lastPullRetry bound the pause after a failure, which doubles, as for pulls by daemons.
+	DefaultRetry  = 10 * time.Second
+	lastPullRetry = 5 * time.Minute
 )
 
-// kubeletPuller has kubelet pull images on the nodes that should have them. It belongs to the loop.
-type kubeletPuller struct {
-	*imagePlan
-	loop    *loop
-	workers *workers
+// kubelet has kubelet pull images on the nodes that should have them.
+type kubelet struct {
+	*state
+	host    Host
 	cluster runtime.Cluster
 	retry   time.Duration // the first pause after a pull has failed
 	// tell is called when the daemon of a node should look at its images again.
-	tell func(*imageNode)
+	tell func(*node)
 	// news is called when the state of an image has changed.
 	news func(image string)
 }
 
 // needsKubelet reports whether kubelet, and not the daemon, pulls an image for a node.
-func (p *kubeletPuller) needsKubelet(n *imageNode, w placement.Want) bool {
+func (p *kubelet) needsKubelet(n *node, w placement.Want) bool {
 	k := n.pulls[w.Name]
 	return w.Policy != corev1.PullNever && (k != nil && k.refused || refused(n.reports[w.Name].ImageReport) ||
-		slices.ContainsFunc(p.users[w.Name], (*service).hasPullSecrets))
+		slices.ContainsFunc(p.users[w.Name], (*Service).hasPullSecrets))
 }
 
 // divideWants returns the images of a node for its daemon, and keeps those that kubelet pulls.
-func (p *kubeletPuller) divideWants(n *imageNode) []wire.WantedImage {
+func (p *kubelet) divideWants(n *node) []wire.WantedImage {
 	wants := p.plan.Wants[n.Name]
 	list := make([]wire.WantedImage, len(wants))
 	kept := make(map[string]*kubeletPull)
@@ -83,8 +82,8 @@ func (p *kubeletPuller) divideWants(n *imageNode) []wire.WantedImage {
 }
 
 // pullHere begins the pulls by kubelet that are due on a node.
-func (p *kubeletPuller) pullHere(n *imageNode) {
-	if p.loop.idle() || n.session == 0 {
+func (p *kubelet) pullHere(n *node) {
+	if p.host.Idle() || n.session == 0 {
 		return
 	}
 	busy := 0
@@ -109,8 +108,8 @@ func (p *kubeletPuller) pullHere(n *imageNode) {
 
 // beginPull has kubelet pull an image as for a pod of a service that uses it. A service with credentials is
 // preferred; several take turns.
-func (p *kubeletPuller) beginPull(n *imageNode, k *kubeletPull) {
-	var users, without []*service
+func (p *kubelet) beginPull(n *node, k *kubeletPull) {
+	var users, without []*Service
 	for _, s := range p.users[k.want.Name] {
 		if s.hasPullSecrets() {
 			users = append(users, s)
@@ -124,25 +123,25 @@ func (p *kubeletPuller) beginPull(n *imageNode, k *kubeletPull) {
 	if len(users) == 0 {
 		return
 	}
-	slices.SortFunc(users, func(a, b *service) int { return cmp.Compare(a.key, b.key) })
+	slices.SortFunc(users, func(a, b *Service) int { return cmp.Compare(a.key, b.key) })
 	user := users[k.tries%len(users)]
-	ctx, cancel := context.WithCancel(p.workers.ctx)
+	ctx, cancel := context.WithCancel(p.host.Context())
 	k.cancel, k.since, k.tries = cancel, monotime.Now(), k.tries+1
 	want := k.want
 	pull := runtime.ImagePull{Service: user.spec, Node: n.Name, Image: want.Name, Policy: want.Policy,
 		Lazy: want.Lazy}
-	p.workers.group.Go(func() {
+	p.host.Go(func() {
 		err := p.cluster.PullImage(ctx, pull)
 		cancel()
-		p.loop.post(func() { p.endPull(n, k, want, err) })
+		p.host.Post(func() { p.endPull(n, k, want, err) })
 	})
 	p.news(want.Name)
 }
 
 // endPull handles the result of a pull by kubelet.
-func (p *kubeletPuller) endPull(n *imageNode, k *kubeletPull, want placement.Want, err error) {
+func (p *kubelet) endPull(n *node, k *kubeletPull, want placement.Want, err error) {
 	k.cancel = nil
-	if p.nodes[n.Name] != n || n.pulls[want.Name] != k || p.loop.idle() {
+	if p.nodes[n.Name] != n || n.pulls[want.Name] != k || p.host.Idle() {
 		return
 	}
 	if k.want == want {
@@ -158,7 +157,7 @@ func (p *kubeletPuller) endPull(n *imageNode, k *kubeletPull, want placement.Wan
 			k.failed = pullReport(want.Name, err)
 		}
 		// After a pull, too: the image may be gone again before the daemon has looked.
-		p.loop.after(k.pause, func() {
+		p.host.After(k.pause, func() {
 			k.awaiting = false
 			p.pullHere(n)
 			p.news(want.Name)
@@ -179,7 +178,7 @@ func pullReport(name string, err error) wire.ImageReport {
 }
 
 // heard handles a daemon's report of an image that kubelet pulls, or should pull.
-func (p *kubeletPuller) heard(n *imageNode, r wire.ImageReport) {
+func (p *kubelet) heard(n *node, r wire.ImageReport) {
 	k := n.pulls[r.Ref]
 	switch {
 	case k == nil && refused(r) && slices.ContainsFunc(p.plan.Wants[n.Name], func(w placement.Want) bool {
