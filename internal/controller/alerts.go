@@ -4,6 +4,7 @@ package controller
 
 import (
 	"fmt"
+	"net/netip"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/lifecycle"
@@ -94,4 +95,62 @@ func (e *engine) noteDenied(s *service, node string, m *wire.Denied) {
 	text := fmt.Sprintf("denied %s: its address may not connect to the service", m.Source)
 	e.events.report(s.key, SeverityWarning, text)
 	e.changed.check(s)
+}
+
+// denials are the connection requests to a service that gates have dropped because of their source.
+type denials struct {
+	byNode map[string]uint64
+	source netip.Addr // of the last one that was reported
+}
+
+func (d *denials) total() (n uint64) {
+	for _, of := range d.byNode {
+		n += of
+	}
+	return n
+}
+
+// note records the number of requests that a node's gate has dropped, and the source of the last one.
+func (d *denials) note(node string, total uint64, source netip.Addr) {
+	if d.byNode == nil {
+		d.byNode = map[string]uint64{}
+	}
+	d.byNode[node], d.source = total, source
+}
+
+// message says what was denied; empty if nothing was.
+func (d *denials) message() string {
+	if !d.source.IsValid() {
+		return ""
+	}
+	return fmt.Sprintf("%d connection requests denied, one of them from %s, which may not connect", d.total(), d.source)
+}
+
+// ReportHiddenClients sets why pods of services with clientAddress: Transparent do not see the addresses of their
+// clients; empty if they do. It applies to the services that exist at the time of the call.
+func (c *Controller) ReportHiddenClients(why string) {
+	c.loop.post(func() { c.engine.noteHiddenClients(why) })
+}
+
+func (e *engine) noteHiddenClients(why string) {
+	text := ""
+	if why != "" {
+		text = "spec.balancing.clientAddress: Transparent is not possible here: " + why +
+			": pods see Envoy's address, and that of the client in X-Forwarded-For"
+	}
+	for _, s := range e.table.services {
+		b := s.spec.Spec.Balancing
+		wanted := b != nil && b.ClientAddress == v1alpha1.ClientAddressTransparent
+		now := text
+		if !wanted {
+			now = ""
+		}
+		if s.hiddenClients == now {
+			continue
+		}
+		if s.hiddenClients = now; now != "" {
+			e.events.report(s.key, SeverityWarning, now)
+		}
+		e.changed.check(s)
+	}
 }
