@@ -61,8 +61,6 @@ without it; only a sleeping service has to wait.`,
 	f.StringVar(&c.config.WireAddress, "wire-address", ":7946", "UDP address for daemons")
 	f.StringVar(&c.account, "daemon-account", "", "service account of the daemons, as NAMESPACE/NAME: "+
 		"they get the keys of their nodes at the TCP port of --wire-address")
-	f.BoolVar(&c.config.AcceptShared, "accept-shared-key", true,
-		"also accept daemons of the previous release, which use the master key; turn it off once there are none")
 	f.StringVar(&c.lease, "lease", "wangell-system/wangell-controller", "Lease that the leader holds, as NAMESPACE/NAME")
 	f.StringVar(&c.config.Identity, "identity", "", "holder of the Lease, as NAME/IP:PORT, the address to which "+
 		"daemons connect (default: from $POD_NAME, $POD_IP and --wire-address)")

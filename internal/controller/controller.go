@@ -33,8 +33,6 @@ type Config struct {
 	Conn *net.UDPConn
 	// Key is the master key of the wire, from which those of the nodes are derived.
 	Key wire.Key
-	// AcceptShared also accepts daemons of the previous release, which use the master key.
-	AcceptShared bool
 	// Keepalive is the interval of the daemons' keepalives, the same as theirs. The default is wire.DefaultKeepalive.
 	Keepalive time.Duration
 	// Node is the home node of the pods for which the runtime does not name one.
@@ -131,7 +129,7 @@ func New(cfg Config) (*Controller, error) {
 	c.build(cfg, cluster)
 	var err error
 	c.server, err = wire.NewServer(wire.ServerConfig{
-		Conn: cfg.Conn, Key: cfg.Key, AcceptShared: cfg.AcceptShared, Log: cfg.Log, AwaitTable: cfg.AwaitServices,
+		Conn: cfg.Conn, Key: cfg.Key, Log: cfg.Log, AwaitTable: cfg.AwaitServices,
 		Keepalive: cfg.Keepalive,
 		Joined:    func(p wire.Peer) { c.loop.post(func() { c.receiver.joined(p) }) },
 		Left:      func(p wire.Peer) { c.loop.post(func() { c.receiver.left(p) }) },

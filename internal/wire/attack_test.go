@@ -200,7 +200,7 @@ func TestReplayedHelloFromManyAddressesTakesOnePlace(t *testing.T) {
 	var many [][]byte
 	for i := range maxPending + 100 {
 		h := newHelloOf(fmt.Sprintf("node-%d", i%500))
-		many = append(many, h.seal(protocolVersion, testKey.ForNode(h.node), newNonce()))
+		many = append(many, h.seal(testKey.ForNode(h.node), newNonce()))
 	}
 	stranger := dial(t, ctl.addr)
 	sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, many)
@@ -227,22 +227,27 @@ func TestWrongKeyAndOtherVersionsAreCountedButNotAnswered(t *testing.T) {
 	wrong := startDaemon(t, ctl.addr, "node-1", func(c *ClientConfig) { c.Key[5]++ })
 	eventually(t, "wrong key counted", func() bool { return ctl.Counters().DroppedSeal >= 3 })
 	stranger := dial(t, ctl.addr)
-	d := newHelloOf("node-2").seal(protocolVersion, testKey.ForNode("node-2"), newNonce())
-	for _, v := range []byte{0, sharedVersion, protocolVersion + 1, 255} {
+	d := newHelloOf("node-2").seal(testKey.ForNode("node-2"), newNonce())
+	for _, v := range []byte{0, protocolVersion - 1, protocolVersion + 1, 255} {
 		d[2] = v
 		sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, [][]byte{d})
 	}
 	eventually(t, "other versions counted", func() bool { return ctl.Counters().DroppedVersion == 4 })
+	want := fmt.Sprintf("unsupported version of the protocol: 255, and this side has %d: run the same release of Wangell "+
+		"on both", protocolVersion)
+	if _, err := datagramKind(d); err == nil || err.Error() != want {
+		t.Errorf("the error is %v, want %q", err, want)
+	}
 	wantSilence(t, stranger)
 	if c := wrong.Counters(); c.ReceivedDatagrams != 0 || ctl.joins() != 0 || ctl.Counters().SentDatagrams != 0 {
 		t.Error("the wrong key was answered")
 	}
 	// The header is authenticated too: an altered kind fails.
 	h := newHelloOf("node-2")
-	header := h.header(protocolVersion)
+	header := h.header()
 	header[3] = kindWelcome
-	sealed := sealHandshake(handshakeSeal(protocolVersion, testKey.ForNode("node-2"), useHello), header, newNonce(),
-		h.encode(protocolVersion))
+	sealed := sealHandshake(handshakeSeal(testKey.ForNode("node-2"), useHello), header, newNonce(),
+		h.encode())
 	sealed[3] = kindHello
 	before := ctl.Counters().DroppedSeal
 	sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, [][]byte{sealed})
@@ -253,7 +258,7 @@ func TestWrongKeyAndOtherVersionsAreCountedButNotAnswered(t *testing.T) {
 func TestClientDoesNotConnectToAFalseServer(t *testing.T) {
 	noLeak(t)
 	w := welcome{client: newRandom(), server: newRandom(), session: 5, sent: 1, echo: 1, echoArrived: 1}
-	replay := w.seal(protocolVersion, testKey.ForNode("node-1"), newNonce())
+	replay := w.seal(testKey.ForNode("node-1"), newNonce())
 	conn := listen(t, "127.0.0.1:0")
 	answered := make(chan int)
 	go func() {

@@ -22,13 +22,13 @@ func (c *Client) shakeHands(
 	c.mu.Lock()
 	key := c.key
 	c.mu.Unlock()
-	seal := handshakeSeal(c.cfg.version, key, useWelcome)
+	seal := handshakeSeal(key, useWelcome)
 	buf := make([]byte, maxDatagram+1)
 	until := time.Now().Add(patience)
 	var refused error
 	for time.Now().Before(until) {
 		h.sent = c.cfg.now()
-		c.write(conn, h.seal(c.cfg.version, key, newNonce()))
+		c.write(conn, h.seal(key, newNonce()))
 		if err := conn.SetReadDeadline(time.Now().Add(pause())); err != nil {
 			return nil, err
 		}
@@ -62,12 +62,9 @@ func (c *Client) shakeHands(
 
 // openWelcome opens the answer to h.
 func (c *Client) openWelcome(d []byte, seal cipher.AEAD, h *hello) (w welcome, err error) {
-	version, kind, err := datagramKind(d)
+	kind, err := datagramKind(d)
 	if err != nil {
 		return w, err
-	}
-	if version != c.cfg.version {
-		return w, unsupported(version)
 	}
 	if kind != kindWelcome {
 		return w, errUnknown // of an earlier session

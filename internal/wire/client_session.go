@@ -12,11 +12,11 @@ import (
 // newSession returns the session that a WELCOME offers. It becomes live when the server answers in it.
 func (c *Client) newSession(g *greeting) *session {
 	conn, h, w, arrived := g.conn, &g.hello, &g.welcome, g.arrived
-	seals := newSessionSeals(c.cfg.version, g.key, w.client, w.server)
+	seals := newSessionSeals(g.key, w.client, w.server)
 	out := newBatchWriter(conn)
 	var s *session
 	s = newSession(sessionConfig{
-		version: c.cfg.version, local: h.session, remote: w.session, seal: seals.toServer, open: seals.toClient,
+		local: h.session, remote: w.session, seal: seals.toServer, open: seals.toClient,
 		write:  func(datagrams [][]byte) { out.write(datagrams, nil) },
 		client: true, keeps: c.cfg.Kept != nil, shift: w.boot != c.cfg.boot, now: c.cfg.now,
 		keepalive: c.cfg.Keepalive, patience: c.patience(c.failed), progress: newProgress(),
@@ -62,12 +62,9 @@ func (c *Client) readSession(conn *net.UDPConn, s *session) {
 
 // receiveData handles a datagram of the client's only session, which is then to be settled.
 func receiveData(d []byte, s *session) error {
-	version, kind, err := datagramKind(d)
+	kind, err := datagramKind(d)
 	if err != nil {
 		return err
-	}
-	if version != s.version {
-		return unsupported(version)
 	}
 	if kind != kindData {
 		return errUnknown // mostly the answer to a repeated HELLO

@@ -17,9 +17,8 @@ const socketBuffer = 1 << 20
 
 // environment is what both ends need from the machine they run on. Tests replace it to play another machine.
 type environment struct {
-	boot    bootID
-	now     func() monotime.Time
-	version byte // of the protocol; clients of the previous release have another one
+	boot bootID
+	now  func() monotime.Time
 }
 
 // withDefaults returns the environment with unset fields read from the machine.
@@ -30,9 +29,6 @@ func (e environment) withDefaults() (environment, error) {
 	}
 	if e.now == nil {
 		e.now = monotime.Now
-	}
-	if e.version == 0 {
-		e.version = protocolVersion
 	}
 	return e, err
 }

@@ -89,13 +89,12 @@ func FuzzHolders(f *testing.F) { fuzzMessage(f, TypeHolders) }
 
 func FuzzRepositories(f *testing.F) { fuzzMessage(f, TypeRepositories) }
 
-// FuzzDatagram checks that a server accepts no datagram except the HELLOs of the vectors, and that none creates a
+// FuzzDatagram checks that a server accepts no datagram except the HELLO of the vectors, and that none creates a
 // session.
 func FuzzDatagram(f *testing.F) {
 	v := readVectors(f)
-	hello, shared := unhex(f, v.Hello.Datagram), unhex(f, v.SharedHello.Datagram)
+	hello := unhex(f, v.Hello.Datagram)
 	f.Add(hello)
-	f.Add(shared)
 	f.Add(unhex(f, v.Welcome.Datagram))
 	for _, d := range v.Data {
 		f.Add(unhex(f, d.Datagram))
@@ -108,17 +107,17 @@ func FuzzDatagram(f *testing.F) {
 	from := netip.MustParseAddrPort(conn.LocalAddr().String())
 	s := &Server{
 		cfg: ServerConfig{
-			Conn: conn, Key: Key(unhex(f, v.Key)), AcceptShared: true, environment: environment{now: monotime.Now},
+			Conn: conn, Key: Key(unhex(f, v.Key)), environment: environment{now: monotime.Now},
 		},
 		peers: map[uint64]*peer{}, nodes: map[string]*peer{},
 	}
 	f.Cleanup(func() { conn.Close() })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, err := s.receive(bytes.Clone(b), from)
-		if err == nil && !bytes.Equal(b, hello) && !bytes.Equal(b, shared) {
+		if err == nil && !bytes.Equal(b, hello) {
 			t.Fatalf("%x is accepted", b)
 		}
-		if len(s.peers) != 0 || len(s.pending.list) > 2 {
+		if len(s.peers) != 0 || len(s.pending.list) > 1 {
 			t.Fatal("a session was created")
 		}
 		if err != nil {
@@ -163,17 +162,13 @@ func FuzzPayload(f *testing.F) {
 func FuzzHandshake(f *testing.F) {
 	v := readVectors(f)
 	f.Add(unhex(f, v.Hello.Plaintext))
-	f.Add(unhex(f, v.SharedHello.Plaintext))
 	f.Add(unhex(f, v.Hello.Datagram))
 	f.Add(unhex(f, v.Welcome.Plaintext))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, version := range []byte{protocolVersion, sharedVersion} {
-			if h, err := decodeHello(b, version, "node-1"); err == nil && version == protocolVersion &&
-				!bytes.Equal(h.encode(version), b) {
-				t.Fatalf("%x is read as %+v", b, h)
-			}
+		if h, err := decodeHello(b, "node-1"); err == nil && !bytes.Equal(h.encode(), b) {
+			t.Fatalf("%x is read as %+v", b, h)
 		}
-		if node, err := helloNode(b); err == nil && !bytes.Equal((&hello{node: node}).header(b[2])[clearHeader:nodeHeader],
+		if node, err := helloNode(b); err == nil && !bytes.Equal((&hello{node: node}).header()[clearHeader:],
 			b[clearHeader:nodeHeader]) {
 			t.Fatalf("%x is read as of node %s", b, node)
 		}

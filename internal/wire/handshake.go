@@ -16,9 +16,8 @@ import (
 const (
 	// A HELLO names its node before the sealed part, as the server derives the key from the name. It has a fixed size
 	// and is longer than a WELCOME, so that a replayed HELLO is no amplifier.
-	helloSize       = randomSize + 8 + 16 + 8 + 8
-	sharedHelloSize = helloSize + 1 + maxNode + 1 // in version 2 the sealed part ends with the name
-	welcomeSize     = 2*randomSize + 8 + 16 + 8 + 3*8
+	helloSize   = randomSize + 8 + 16 + 8 + 8
+	welcomeSize = 2*randomSize + 8 + 16 + 8 + 3*8
 
 	// maxPending limits the handshakes that await the client's first data datagram. Beyond it, the oldest is dropped. All
 	// clients may begin at the same time.
@@ -52,33 +51,25 @@ func (h *hello) check() error {
 }
 
 // header returns what precedes the nonce of a HELLO.
-func (h *hello) header(version byte) []byte {
-	b := clearStart(version, kindHello)
-	if version == sharedVersion {
-		return b
-	}
+func (h *hello) header() []byte {
+	b := clearStart(kindHello)
 	b = append(append(b, byte(len(h.node))), h.node...)
 	return append(b, make([]byte, nodeHeader-len(b))...)
 }
 
 // encode returns the plaintext of the sealed part.
-func (h *hello) encode(version byte) []byte {
-	b := make([]byte, 0, sharedHelloSize)
+func (h *hello) encode() []byte {
+	b := make([]byte, 0, helloSize)
 	b = append(b, h.client[:]...)
 	b = binary.BigEndian.AppendUint64(b, h.session)
 	b = append(b, h.boot[:]...)
 	b = binary.BigEndian.AppendUint64(b, h.instance)
-	b = binary.BigEndian.AppendUint64(b, uint64(h.sent))
-	if version != sharedVersion {
-		return b
-	}
-	b = append(append(b, byte(len(h.node))), h.node...)
-	return append(b, make([]byte, sharedHelloSize-len(b))...)
+	return binary.BigEndian.AppendUint64(b, uint64(h.sent))
 }
 
 // seal returns the datagram of a HELLO.
-func (h *hello) seal(version byte, key Key, nonce [nonceSize]byte) []byte {
-	return sealHandshake(handshakeSeal(version, key, useHello), h.header(version), nonce, h.encode(version))
+func (h *hello) seal(key Key, nonce [nonceSize]byte) []byte {
+	return sealHandshake(handshakeSeal(key, useHello), h.header(), nonce, h.encode())
 }
 
 // helloNode returns the node that a HELLO names before its sealed part. The name is not authenticated yet.
@@ -86,54 +77,49 @@ func helloNode(d []byte) (string, error) {
 	if len(d) != nodeHeader+nonceSize+helloSize+tagSize {
 		return "", errNoise
 	}
-	r := decoder{b: d[clearHeader:nodeHeader]}
-	node := r.paddedName()
-	if r.err != nil || node == "" || checkString("node", node, maxNode) != nil {
+	node, err := paddedName(d[clearHeader:nodeHeader])
+	if err != nil || node == "" || checkString("node", node, maxNode) != nil {
 		return "", errNoise
 	}
 	return node, nil
 }
 
-// openHello opens a HELLO with the keys that follow from the master key, and overwrites d. key is the one that sealed
-// it: that of the named node, so the key of one node does not allow impersonation of another.
-func openHello(d []byte, version byte, master Key) (h hello, key Key, err error) {
-	key, header, size, node := master, clearHeader, sharedHelloSize, ""
-	if version != sharedVersion {
-		if node, err = helloNode(d); err != nil {
-			return h, key, err
-		}
-		key, header, size = master.ForNode(node), nodeHeader, helloSize
-	}
-	plain, err := openHandshake(handshakeSeal(version, key, useHello), d, header, size)
+// openHello opens a HELLO and overwrites d. key is the key of the node that the HELLO names, derived from the master
+// key, so the key of one node does not allow impersonation of another.
+func openHello(d []byte, master Key) (h hello, key Key, err error) {
+	node, err := helloNode(d)
 	if err != nil {
 		return h, key, err
 	}
-	if h, err = decodeHello(plain, version, node); err != nil {
+	key = master.ForNode(node)
+	plain, err := openHandshake(handshakeSeal(key, useHello), d, nodeHeader, helloSize)
+	if err != nil {
+		return h, key, err
+	}
+	if h, err = decodeHello(plain, node); err != nil {
 		return h, key, fmt.Errorf("HELLO: %w", err)
 	}
 	return h, key, nil
 }
 
-// paddedName reads a name with its length before it, and the zeros after it.
-func (d *decoder) paddedName() string {
+// paddedName reads a name that its length precedes and zeros follow.
+func paddedName(b []byte) (string, error) {
+	d := decoder{b: b}
 	name := d.str(int(d.u8()))
 	for _, pad := range d.take(d.left()) {
 		if pad != 0 {
 			d.fail("padding is not zero")
 		}
 	}
-	return name
+	return name, d.err
 }
 
-func decodeHello(b []byte, version byte, node string) (h hello, err error) {
+func decodeHello(b []byte, node string) (h hello, err error) {
 	d := decoder{b: b}
 	copy(h.client[:], d.take(randomSize))
 	h.session = d.u64()
 	copy(h.boot[:], d.take(len(h.boot)))
 	h.instance, h.sent, h.node = d.u64(), d.time(), node
-	if version == sharedVersion {
-		h.node = d.paddedName()
-	}
 	if err := d.end(); err != nil {
 		return h, err
 	}
@@ -163,8 +149,8 @@ func (w *welcome) encode() []byte {
 }
 
 // seal returns the datagram of a WELCOME.
-func (w *welcome) seal(version byte, key Key, nonce [nonceSize]byte) []byte {
-	return sealHandshake(handshakeSeal(version, key, useWelcome), clearStart(version, kindWelcome), nonce, w.encode())
+func (w *welcome) seal(key Key, nonce [nonceSize]byte) []byte {
+	return sealHandshake(handshakeSeal(key, useWelcome), clearStart(kindWelcome), nonce, w.encode())
 }
 
 func decodeWelcome(b []byte) (w welcome, err error) {
@@ -185,13 +171,12 @@ func decodeWelcome(b []byte) (w welcome, err error) {
 
 // pending is a handshake whose client has not proved yet that it received the WELCOME. Its HELLO may be a replay.
 type pending struct {
-	hello   hello
-	version byte
-	addr    netip.AddrPort
-	server  random
-	id      uint64 // the server's session ID
-	seals   sessionSeals
-	born    time.Time
+	hello  hello
+	addr   netip.AddrPort
+	server random
+	id     uint64 // the server's session ID
+	seals  sessionSeals
+	born   time.Time
 }
 
 // pendings holds at most maxPending handshakes. The zero value is empty.

@@ -30,61 +30,46 @@ func strike(t *testing.T, ctl *controller, d []byte) {
 }
 
 func TestStolenKeyCannotSpeakForAnotherNode(t *testing.T) {
-	for name, accept := range map[string]bool{"own keys only": false, "shared key accepted": true} {
-		t.Run(name, func(t *testing.T) {
-			noLeak(t)
-			ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.AcceptShared = accept })
-			victim := startDaemon(t, ctl.addr, "node-b", nil)
-			p := ctl.peer(t, "node-b")
-			eventually(t, "connected", func() bool { return victim.connections() == 1 })
-			stolen := testKey.ForNode("node-a")
+	noLeak(t)
+	ctl := startController(t, "127.0.0.1:0", nil)
+	victim := startDaemon(t, ctl.addr, "node-b", nil)
+	p := ctl.peer(t, "node-b")
+	eventually(t, "connected", func() bool { return victim.connections() == 1 })
+	stolen := testKey.ForNode("node-a")
 
-			// A client that says it is node-b, in this version and as one of the former release.
-			for _, version := range []byte{protocolVersion, sharedVersion} {
-				thief := startDaemon(t, ctl.addr, "node-b", func(c *ClientConfig) {
-					c.Key, c.version = stolen, version
-				})
-				before := ctl.Counters()
-				refused := func() bool {
-					now := ctl.Counters()
-					return now.DroppedSeal+now.DroppedVersion >= before.DroppedSeal+before.DroppedVersion+3
-				}
-				eventually(t, "refused", refused)
-				if thief.Counters().ReceivedDatagrams != 0 {
-					t.Errorf("version %d: a client with another node's key was answered", version)
-				}
-				thief.Close()
-			}
-			// A HELLO of its own node, with the name exchanged.
-			own := newHelloOf("node-a").seal(protocolVersion, stolen, newNonce())
-			copy(own[clearHeader+1:], "node-b")
-			seals := ctl.Counters().DroppedSeal
-			strike(t, ctl, own)
-			if ctl.Counters().DroppedSeal != seals+1 {
-				t.Errorf("counters %+v", ctl.Counters())
-			}
-			// Nor may the sealed part name a node, as it did in version 2.
-			h := newHelloOf("node-b")
-			header := newHelloOf("node-a").header(protocolVersion)
-			strike(t, ctl, sealHandshake(handshakeSeal(protocolVersion, stolen, useHello), header, newNonce(),
-				h.encode(sharedVersion)))
-			// Datagrams in the session of the other node.
-			strike(t, ctl, sealData(newSessionSeals(protocolVersion, stolen, random{1}, random{2}).toServer,
-				append(beginData(nil, protocolVersion, p.ID, 1000), frameGoodbye, goodbyeClosed)))
+	// A client that says it is node-b.
+	thief := startDaemon(t, ctl.addr, "node-b", func(c *ClientConfig) { c.Key = stolen })
+	eventually(t, "refused", func() bool { return ctl.Counters().DroppedSeal >= 3 })
+	if thief.Counters().ReceivedDatagrams != 0 {
+		t.Error("a client with another node's key was answered")
+	}
+	thief.Close()
+	// A HELLO of its own node, with the name exchanged.
+	own := newHelloOf("node-a").seal(stolen, newNonce())
+	copy(own[clearHeader+1:], "node-b")
+	seals := ctl.Counters().DroppedSeal
+	strike(t, ctl, own)
+	if ctl.Counters().DroppedSeal != seals+1 {
+		t.Errorf("counters %+v", ctl.Counters())
+	}
+	// Nor may the sealed part name a node.
+	h := newHelloOf("node-b")
+	named := append(append(h.encode(), byte(len(h.node))), h.node...)
+	strike(t, ctl, sealHandshake(handshakeSeal(stolen, useHello), newHelloOf("node-a").header(), newNonce(), named))
+	// Datagrams in the session of the other node.
+	strike(t, ctl, sealData(newSessionSeals(stolen, random{1}, random{2}).toServer,
+		append(beginData(nil, p.ID, 1000), frameGoodbye, goodbyeClosed)))
 
-			// The key opens its own node only.
-			thief := startDaemon(t, ctl.addr, "node-a", func(c *ClientConfig) { c.Key = stolen })
-			if p := ctl.peer(t, "node-a"); p.Shared {
-				t.Error("a client with its node's key counts as one with the shared key")
-			}
-			if err := thief.Send(wake(1)); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, "its message", func() bool { return len(ctl.received()) == 1 })
-			if err := ctl.SendWait(t.Context(), p.ID, wake(1)); err != nil || ctl.joins() != 2 || ctl.leaves() != 0 {
-				t.Errorf("%v; %d joined, %d left", err, ctl.joins(), ctl.leaves())
-			}
-		})
+	// The key opens its own node only, as the master key does none.
+	strike(t, ctl, newHelloOf("node-a").seal(testKey, newNonce()))
+	thief = startDaemon(t, ctl.addr, "node-a", func(c *ClientConfig) { c.Key = stolen })
+	ctl.peer(t, "node-a")
+	if err := thief.Send(wake(1)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its message", func() bool { return len(ctl.received()) == 1 })
+	if err := ctl.SendWait(t.Context(), p.ID, wake(1)); err != nil || ctl.joins() != 2 || ctl.leaves() != 0 {
+		t.Errorf("%v; %d joined, %d left", err, ctl.joins(), ctl.leaves())
 	}
 }
 
@@ -106,7 +91,7 @@ func TestNodeCannotDisplaceHandshakesOfOthers(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	hello := func(node string) []byte {
-		return newHelloOf(node).seal(protocolVersion, testKey.ForNode(node), newNonce())
+		return newHelloOf(node).seal(testKey.ForNode(node), newNonce())
 	}
 	sender := dial(t, ctl.addr)
 	write := func(d []byte) { _, _ = sender.Write(d) }
@@ -120,35 +105,6 @@ func TestNodeCannotDisplaceHandshakesOfOthers(t *testing.T) {
 	defer ctl.Server.mu.Unlock()
 	if a, b := ctl.pending.ofNode["node-a"], ctl.pending.ofNode["node-b"]; a != maxPendingNode || b != 1 {
 		t.Errorf("%d handshakes of node-a, %d of node-b", a, b)
-	}
-}
-
-func TestDaemonOfTheFormerRelease(t *testing.T) {
-	noLeak(t)
-	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.AcceptShared = true })
-	former := startDaemon(t, ctl.addr, "node-1", func(c *ClientConfig) { c.Key, c.version = testKey, sharedVersion })
-	if p := ctl.peer(t, "node-1"); !p.Shared {
-		t.Error("it counts as one with a key of its own")
-	}
-	eventually(t, "connected", func() bool { return former.connections() == 1 })
-	if err := former.Send(wake(7)); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "its message", func() bool { return len(ctl.received()) == 1 })
-	// The daemon is upgraded: the new one replaces it.
-	startDaemon(t, ctl.addr, "node-1", nil)
-	eventually(t, "replaced", func() bool { return ctl.leaves() == 1 && ctl.joins() == 2 })
-	if p := ctl.peer(t, "node-1"); p.Shared {
-		t.Error("the new one counts as one with the shared key")
-	}
-	// Nobody takes the shared key for that of a node.
-	strike(t, ctl, newHelloOf("node-1").seal(protocolVersion, testKey, newNonce()))
-
-	strict := startController(t, "127.0.0.1:0", nil)
-	late := startDaemon(t, strict.addr, "node-2", func(c *ClientConfig) { c.Key, c.version = testKey, sharedVersion })
-	eventually(t, "refused", func() bool { return strict.Counters().DroppedVersion >= 3 })
-	if late.Counters().ReceivedDatagrams != 0 {
-		t.Error("it was answered")
 	}
 }
 
@@ -178,22 +134,17 @@ func TestSetKey(t *testing.T) {
 func FuzzHello(f *testing.F) {
 	v := readVectors(f)
 	f.Add(unhex(f, v.Hello.Datagram))
-	f.Add(unhex(f, v.SharedHello.Datagram))
 	for _, d := range v.Refused["datagram"] {
 		f.Add(unhex(f, d))
 	}
 	master := Key(unhex(f, v.Key))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for version, want := range map[byte]string{
-			protocolVersion: v.Hello.Datagram, sharedVersion: v.SharedHello.Datagram,
-		} {
-			h, key, err := openHello(bytes.Clone(b), version, master)
-			if err == nil && hex.EncodeToString(b) != want {
-				t.Fatalf("%x is accepted as a HELLO of %+v", b, h)
-			}
-			if err == nil && version == protocolVersion && key != master.ForNode(h.node) {
-				t.Fatalf("the HELLO of %s was sealed with another key", h.node)
-			}
+		h, key, err := openHello(bytes.Clone(b), master)
+		if err == nil && hex.EncodeToString(b) != v.Hello.Datagram {
+			t.Fatalf("%x is accepted as a HELLO of %+v", b, h)
+		}
+		if err == nil && key != master.ForNode(h.node) {
+			t.Fatalf("the HELLO of %s was sealed with another key", h.node)
 		}
 	})
 }

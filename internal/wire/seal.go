@@ -26,8 +26,7 @@ func (k Key) ForNode(node string) Key { return k.Derive("node " + node) }
 
 // Layout of a datagram, sizes in bytes. docs/protocol.md has the tables.
 const (
-	protocolVersion = 3
-	sharedVersion   = 2 // of daemons that have the master key itself (ServerConfig.AcceptShared)
+	protocolVersion = 3 // the only one that is accepted
 	maxDatagram     = 1200
 
 	magic0, magic1 = 'W', 'g'
@@ -97,15 +96,15 @@ func deriveKey(key Key, salt []byte, info string) Key {
 	return Key(out)
 }
 
-// keyFor derives a key for a use in a version of the protocol.
-func keyFor(version byte, key Key, salt []byte, use string) Key {
-	return deriveKey(key, salt, fmt.Sprintf("wangell/%d %s", version, use))
+// keyFor derives a key for a use.
+func keyFor(key Key, salt []byte, use string) Key {
+	return deriveKey(key, salt, fmt.Sprintf("wangell/%d %s", protocolVersion, use))
 }
 
-// handshakeSeal seals HELLO or WELCOME. Each has its own key, so that neither can be reflected to its sender. The key
-// is that of the node, or the master key in version 2.
-func handshakeSeal(version byte, key Key, use string) cipher.AEAD {
-	k := keyFor(version, key, nil, use)
+// handshakeSeal seals HELLO or WELCOME. Each has its own key, so that neither can be reflected to its sender. key is
+// the node's.
+func handshakeSeal(key Key, use string) cipher.AEAD {
+	k := keyFor(key, nil, use)
 	a, err := chacha20poly1305.NewX(k[:])
 	if err != nil {
 		panic(err) // fails only for another key size
@@ -116,9 +115,9 @@ func handshakeSeal(version byte, key Key, use string) cipher.AEAD {
 // sessionSeals seal the datagrams of one session.
 type sessionSeals struct{ toServer, toClient cipher.AEAD }
 
-func newSessionSeals(version byte, key Key, client, server random) sessionSeals {
+func newSessionSeals(key Key, client, server random) sessionSeals {
 	x := func(use string) cipher.AEAD {
-		k := sessionKey(version, key, client, server, use)
+		k := sessionKey(key, client, server, use)
 		a, err := chacha20poly1305.New(k[:])
 		if err != nil {
 			panic(err) // fails only for another key size
@@ -128,28 +127,27 @@ func newSessionSeals(version byte, key Key, client, server random) sessionSeals 
 	return sessionSeals{toServer: x(useToServer), toClient: x(useToClient)}
 }
 
-func sessionKey(version byte, key Key, client, server random, use string) Key {
+func sessionKey(key Key, client, server random, use string) Key {
 	salt := make([]byte, 0, 2*randomSize)
 	salt = append(salt, client[:]...)
 	salt = append(salt, server[:]...)
-	return keyFor(version, key, salt, use)
+	return keyFor(key, salt, use)
 }
 
-// datagramKind checks the unencrypted start of a datagram and returns its version and kind.
-func datagramKind(d []byte) (version, kind byte, err error) {
+// datagramKind checks the unencrypted start of a datagram and returns its kind.
+func datagramKind(d []byte) (kind byte, err error) {
 	if len(d) < clearHeader || len(d) > maxDatagram || d[0] != magic0 || d[1] != magic1 {
-		return 0, 0, errNoise
+		return 0, errNoise
 	}
-	if d[2] != protocolVersion && d[2] != sharedVersion {
-		return 0, 0, unsupported(d[2])
+	if d[2] != protocolVersion {
+		return 0, fmt.Errorf("%w: %d, and this side has %d: run the same release of Wangell on both", errVersion, d[2],
+			protocolVersion)
 	}
-	return d[2], d[3], nil
+	return d[3], nil
 }
-
-func unsupported(version byte) error { return fmt.Errorf("%w: %d", errVersion, version) }
 
 // clearStart is the start of every datagram.
-func clearStart(version, kind byte) []byte { return []byte{magic0, magic1, version, kind} }
+func clearStart(kind byte) []byte { return []byte{magic0, magic1, protocolVersion, kind} }
 
 // sealHandshake returns a HELLO or WELCOME datagram that begins with header, which is authenticated as well.
 func sealHandshake(a cipher.AEAD, header []byte, nonce [nonceSize]byte, plain []byte) []byte {
@@ -184,8 +182,8 @@ func dataNonce(counter uint64) (n [chacha20poly1305.NonceSize]byte) {
 }
 
 // beginData writes the header of a data datagram to buf. The caller appends the payload and calls sealData.
-func beginData(buf []byte, version byte, session, counter uint64) []byte {
-	b := append(buf[:0], magic0, magic1, version, kindData)
+func beginData(buf []byte, session, counter uint64) []byte {
+	b := append(buf[:0], magic0, magic1, protocolVersion, kindData)
 	b = binary.BigEndian.AppendUint64(b, session)
 	return binary.BigEndian.AppendUint64(b, counter)
 }

@@ -16,11 +16,8 @@ const maxPeers = 4096
 
 // Peer describes a connected daemon.
 type Peer struct {
-	// Node is the node name from the daemon's HELLO, 1 to 253 bytes. The daemon has the key of that node, or, if Shared
-	// is set, the master key.
+	// Node is the node name from the daemon's HELLO, 1 to 253 bytes. The daemon has the key of that node.
 	Node string
-	// Shared reports that the daemon is of the release before nodes had keys of their own.
-	Shared bool
 	// ID is unique among the sessions of a server.
 	ID uint64
 	// SameHost reports that the daemon and the controller run on the same kernel (same boot ID), so that their
@@ -40,9 +37,6 @@ type ServerConfig struct {
 	Conn *net.UDPConn
 	// Key is the master key, from which those of the nodes are derived.
 	Key Key
-	// AcceptShared also accepts daemons of the previous release, which use the master key and version 2 of the
-	// protocol. They can claim any node's name.
-	AcceptShared bool
 	// Log is optional.
 	Log *slog.Logger
 	// Keepalive is the interval of the clients' keepalives; a client is gone after five of them without a datagram.

@@ -47,16 +47,13 @@ func (s *Server) read() {
 // receive handles a datagram and may overwrite it. It returns the session of a datagram that was opened, which is then
 // to be settled.
 func (s *Server) receive(d []byte, addr netip.AddrPort) (*session, error) {
-	version, kind, err := datagramKind(d)
+	kind, err := datagramKind(d)
 	if err != nil {
 		return nil, err
 	}
-	if version == sharedVersion && !s.cfg.AcceptShared {
-		return nil, unsupported(version)
-	}
 	switch kind {
 	case kindHello:
-		return nil, s.receiveHello(d, version, addr)
+		return nil, s.receiveHello(d, addr)
 	case kindData:
 		return s.receiveData(d, addr)
 	}
@@ -64,8 +61,8 @@ func (s *Server) receive(d []byte, addr netip.AddrPort) (*session, error) {
 }
 
 // receiveHello answers a HELLO with a WELCOME. It does not affect any session, because the HELLO may be a replay.
-func (s *Server) receiveHello(d []byte, version byte, addr netip.AddrPort) error {
-	h, key, err := openHello(d, version, s.cfg.Key)
+func (s *Server) receiveHello(d []byte, addr netip.AddrPort) error {
+	h, key, err := openHello(d, s.cfg.Key)
 	if err != nil {
 		return err
 	}
@@ -76,21 +73,21 @@ func (s *Server) receiveHello(d []byte, version byte, addr netip.AddrPort) error
 	s.mu.Lock()
 	p := s.pending.byRandom(h.client, now)
 	if p == nil {
-		p = &pending{hello: h, version: version, addr: addr, server: newRandom(), id: newID(), born: now}
-		p.seals = newSessionSeals(version, key, h.client, p.server)
+		p = &pending{hello: h, addr: addr, server: newRandom(), id: newID(), born: now}
+		p.seals = newSessionSeals(key, h.client, p.server)
 		if s.pending.add(p) {
 			s.counters.limit.Add(1)
 		}
 	}
 	s.mu.Unlock()
-	if p.addr != addr || p.hello.node != h.node || p.version != version {
+	if p.addr != addr || p.hello.node != h.node {
 		return fmt.Errorf("HELLO: %w: it was first sent from %s for node %s", errReplay, p.addr, p.hello.node)
 	}
 	w := welcome{
 		client: h.client, server: p.server, session: p.id, boot: s.cfg.boot, instance: s.instance,
 		echo: h.sent, echoArrived: arrived, sent: s.cfg.now(),
 	}
-	s.write(w.seal(version, key, newNonce()), addr)
+	s.write(w.seal(key, newNonce()), addr)
 	return nil
 }
 
@@ -166,15 +163,13 @@ func (s *Server) promote(h *pending) (*peer, error) {
 // newPeer returns a peer with a session that calls the server's handlers. It is not registered with the server yet.
 func (s *Server) newPeer(h *pending) *peer {
 	p := &peer{
-		Peer: Peer{
-			Node: h.hello.node, ID: h.id, SameHost: h.hello.boot == s.cfg.boot, Shared: h.version == sharedVersion,
-		},
+		Peer: Peer{Node: h.hello.node, ID: h.id, SameHost: h.hello.boot == s.cfg.boot},
 		addr: h.addr, instance: h.hello.instance,
 	}
 	log := s.cfg.Log.With("node", p.Node, "peer", p.addr)
 	to := net.UDPAddrFromAddrPort(p.addr)
 	p.session = newSession(sessionConfig{
-		version: h.version, local: h.id, remote: h.hello.session, seal: h.seals.toClient, open: h.seals.toServer,
+		local: h.id, remote: h.hello.session, seal: h.seals.toClient, open: h.seals.toServer,
 		write:     func(datagrams [][]byte) { s.out.write(datagrams, to) },
 		keepalive: s.cfg.Keepalive, patience: s.cfg.Keepalive, progress: s.progress, shift: !p.SameHost, now: s.cfg.now,
 		counters: &s.counters, log: log, group: &s.group,
@@ -183,7 +178,7 @@ func (s *Server) newPeer(h *pending) *peer {
 				<-p.before.session.finished
 				p.before = nil
 			}
-			log.Info("daemon connected", "protocol", h.version)
+			log.Info("daemon connected")
 			p.joined.Store(true)
 			if s.cfg.Joined != nil {
 				s.cfg.Joined(p.Peer)

@@ -51,7 +51,6 @@ var (
 
 // sessionConfig is the part of a session that does not change.
 type sessionConfig struct {
-	version       byte        // of the protocol
 	local, remote uint64      // session IDs of received and of sent datagrams
 	seal, open    cipher.AEAD // for sent and for received datagrams
 	// write sends at most sendBatch datagrams.

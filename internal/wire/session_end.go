@@ -49,6 +49,6 @@ func (s *session) refuse() {
 func (s *session) transmitGoodbye(reason byte) {
 	out := sendBuffers.Get().(*sendBuffer)
 	defer sendBuffers.Put(out)
-	s.enclose(out, append(beginData(out.buf(), s.version, s.remote, s.counter), frameGoodbye, reason))
+	s.enclose(out, append(beginData(out.buf(), s.remote, s.counter), frameGoodbye, reason))
 	s.transmit(out)
 }

@@ -51,7 +51,7 @@ func (s *session) flush(now time.Time) {
 	out := sendBuffers.Get().(*sendBuffer)
 	defer sendBuffers.Put(out)
 	for s.endErr == nil {
-		d := beginData(out.buf(), s.version, s.remote, s.counter)
+		d := beginData(out.buf(), s.remote, s.counter)
 		if s.ackDue {
 			d = s.receiver.ack().append(d)
 			s.ackDue = false

@@ -17,12 +17,12 @@ import (
 func loneSession(t *testing.T, receive func(Message), heard func(keepalive)) (s *session, sent func() []frame) {
 	t.Helper()
 	noLeak(t)
-	seals := newSessionSeals(protocolVersion, testKey, random{1}, random{2})
+	seals := newSessionSeals(testKey, random{1}, random{2})
 	var mu sync.Mutex
 	var frames []frame
 	group := &sync.WaitGroup{}
 	s = newSession(sessionConfig{
-		version: protocolVersion, local: 1, remote: 2, seal: seals.toClient, open: seals.toServer,
+		local: 1, remote: 2, seal: seals.toClient, open: seals.toServer,
 		keepalive: DefaultKeepalive, progress: newProgress(),
 		now: monotime.Now, counters: &counters{}, log: slog.New(slog.DiscardHandler), group: group,
 		write: func(datagrams [][]byte) {

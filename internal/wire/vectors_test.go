@@ -37,12 +37,11 @@ type vectors struct {
 
 	Hello   handshakeVector `json:"hello"`
 	Welcome handshakeVector `json:"welcome"`
-	// SharedHello is that of a daemon which has the master key.
-	SharedHello handshakeVector     `json:"shared_hello"`
-	Messages    []messageVector     `json:"messages"`
-	Data        []dataVector        `json:"data"`
-	Table       tableVector         `json:"table"`
-	Refused     map[string][]string `json:"refused"`
+
+	Messages []messageVector     `json:"messages"`
+	Data     []dataVector        `json:"data"`
+	Table    tableVector         `json:"table"`
+	Refused  map[string][]string `json:"refused"`
 }
 
 type handshakeVector struct {
@@ -90,17 +89,17 @@ func makeVectors(t testing.TB) vectors {
 	client, server := random(counting(0x20, randomSize)), random(counting(0x40, randomSize))
 	const node = "node-1"
 	nodeKey := key.ForNode(node)
-	seals := newSessionSeals(protocolVersion, nodeKey, client, server)
+	seals := newSessionSeals(nodeKey, client, server)
 	hexKey := func(k Key) string { return hex.EncodeToString(k[:]) }
 	v := vectors{
 		Comment: "Test vectors of docs/protocol.md, version 3. Byte strings are hex. " +
 			"Written by `go test ./internal/wire -run Vectors -update`.",
 		Key: hexKey(key), Node: node, NodeKey: hexKey(nodeKey),
-		HelloKey:     hexKey(keyFor(protocolVersion, nodeKey, nil, useHello)),
-		WelcomeKey:   hexKey(keyFor(protocolVersion, nodeKey, nil, useWelcome)),
+		HelloKey:     hexKey(keyFor(nodeKey, nil, useHello)),
+		WelcomeKey:   hexKey(keyFor(nodeKey, nil, useWelcome)),
 		ClientRandom: hex.EncodeToString(client[:]), ServerRandom: hex.EncodeToString(server[:]),
-		ToServerKey: hexKey(sessionKey(protocolVersion, nodeKey, client, server, useToServer)),
-		ToClientKey: hexKey(sessionKey(protocolVersion, nodeKey, client, server, useToClient)),
+		ToServerKey: hexKey(sessionKey(nodeKey, client, server, useToServer)),
+		ToClientKey: hexKey(sessionKey(nodeKey, client, server, useToClient)),
 	}
 	const clientID, serverID = 0x1111111111111111, 0x2222222222222222
 	h := hello{
@@ -109,20 +108,17 @@ func makeVectors(t testing.TB) vectors {
 	}
 	helloNonce := [chacha20poly1305.NonceSizeX]byte(counting(0x60, 24))
 	welcomeNonce := [chacha20poly1305.NonceSizeX]byte(counting(0x80, 24))
-	helloOf := func(version byte, key Key) handshakeVector {
-		return handshakeVector{
-			Nonce: hex.EncodeToString(helloNonce[:]), Plaintext: hex.EncodeToString(h.encode(version)),
-			Datagram: hex.EncodeToString(h.seal(version, key, helloNonce)),
-		}
+	v.Hello = handshakeVector{
+		Nonce: hex.EncodeToString(helloNonce[:]), Plaintext: hex.EncodeToString(h.encode()),
+		Datagram: hex.EncodeToString(h.seal(nodeKey, helloNonce)),
 	}
-	v.Hello, v.SharedHello = helloOf(protocolVersion, nodeKey), helloOf(sharedVersion, key)
 	w := welcome{
 		client: client, server: server, session: serverID, boot: bootID(counting(0xb0, 16)),
 		instance: 1_700_000_000_000_000_001, sent: 2_000_000_200, echo: 1_000_000_000, echoArrived: 2_000_000_100,
 	}
 	v.Welcome = handshakeVector{
 		Nonce: hex.EncodeToString(welcomeNonce[:]), Plaintext: hex.EncodeToString(w.encode()),
-		Datagram: hex.EncodeToString(w.seal(protocolVersion, nodeKey, welcomeNonce)),
+		Datagram: hex.EncodeToString(w.seal(nodeKey, welcomeNonce)),
 	}
 
 	sent := map[bool]uint64{} // counter of each direction
@@ -137,7 +133,7 @@ func makeVectors(t testing.TB) vectors {
 		sent[fromClient]++
 		nonce := dataNonce(dv.Counter)
 		dv.Session, dv.Nonce = fmt.Sprintf("%016x", id), hex.EncodeToString(nonce[:])
-		d := append(beginData(nil, protocolVersion, id, dv.Counter), payload...)
+		d := append(beginData(nil, id, dv.Counter), payload...)
 		dv.Datagram = hex.EncodeToString(sealData(a, d))
 		v.Data = append(v.Data, dv)
 	}
@@ -270,19 +266,14 @@ func TestVectorsMatchTheCode(t *testing.T) {
 func TestVectorsCanBeReadFromTheirBytesAlone(t *testing.T) {
 	v := readVectors(t)
 	master := Key(unhex(t, v.Key))
-	var h hello
-	for version, vector := range map[byte]handshakeVector{sharedVersion: v.SharedHello, protocolVersion: v.Hello} {
-		got, key, err := openHello(unhex(t, vector.Datagram), version, master)
-		if err != nil || got.node != v.Node || !bytes.Equal(got.encode(version), unhex(t, vector.Plaintext)) {
-			t.Fatalf("HELLO of version %d: %v: %+v", version, err, got)
-		}
-		if want := Key(unhex(t, v.NodeKey)); version == protocolVersion && key != want || key == want && key == master {
-			t.Fatalf("key %x", key)
-		}
-		h = got
+	h, key, err := openHello(unhex(t, v.Hello.Datagram), master)
+	if err != nil || h.node != v.Node || !bytes.Equal(h.encode(), unhex(t, v.Hello.Plaintext)) {
+		t.Fatalf("HELLO: %v: %+v", err, h)
 	}
-	key := Key(unhex(t, v.NodeKey))
-	plain, err := openHandshake(handshakeSeal(protocolVersion, key, useWelcome), unhex(t, v.Welcome.Datagram),
+	if key != Key(unhex(t, v.NodeKey)) {
+		t.Fatalf("key %x", key)
+	}
+	plain, err := openHandshake(handshakeSeal(key, useWelcome), unhex(t, v.Welcome.Datagram),
 		clearHeader, welcomeSize)
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +282,7 @@ func TestVectorsCanBeReadFromTheirBytesAlone(t *testing.T) {
 	if err != nil || w.client != h.client || !bytes.Equal(w.encode(), plain) {
 		t.Fatalf("WELCOME: %v: %+v", err, w)
 	}
-	seals := newSessionSeals(protocolVersion, key, h.client, w.server)
+	seals := newSessionSeals(key, h.client, w.server)
 	for _, d := range v.Data {
 		a := seals.toClient
 		if d.From == "client" {
@@ -321,8 +312,8 @@ func TestVectorsCanBeReadFromTheirBytesAlone(t *testing.T) {
 	}
 	for _, d := range v.Refused["datagram"] {
 		b := unhex(t, d)
-		if version, kind, err := datagramKind(b); err == nil && kind == kindHello {
-			if _, _, err := openHello(b, version, master); err == nil {
+		if kind, err := datagramKind(b); err == nil && kind == kindHello {
+			if _, _, err := openHello(b, master); err == nil {
 				t.Errorf("datagram %s is accepted", d)
 			}
 		}

@@ -29,8 +29,6 @@ type Config struct {
 	Rest *rest.Config
 	// Key is the master key of the wire.
 	Key wire.Key
-	// AcceptShared also accepts daemons of the previous release, which use the master key.
-	AcceptShared bool
 	// DaemonAccount is the service account of the daemons, which get the keys of their nodes at the TCP port of
 	// WireAddress. Without it, daemons must be configured with their keys.
 	DaemonAccount Name

@@ -129,7 +129,7 @@ func (l *leader) lead(ctx context.Context) error {
 		return errors.Join(err, conn.Close())
 	}
 	c, err := controller.New(controller.Config{
-		Runtime: rt, Conn: conn, Key: l.cfg.Key, AcceptShared: l.cfg.AcceptShared, Log: l.log,
+		Runtime: rt, Conn: conn, Key: l.cfg.Key, Log: l.log,
 		MaxServices: l.cfg.MaxServices, AwaitServices: true, Lazy: l.cfg.Lazy, Wake: l.traces.Put, Caller: l.traces.Join,
 	})
 	if err != nil {
