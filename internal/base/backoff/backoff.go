@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package backoff computes exponentially growing pauses for packages that do not depend on Kubernetes, whose
-// wait.Backoff does the same there.
+// Package backoff computes pauses between attempts: exponentially growing ones, for packages that do not depend on
+// Kubernetes, whose wait.Backoff does the same there, and those that HTTP servers ask for.
 package backoff
 
 import "time"

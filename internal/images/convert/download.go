@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -109,8 +108,8 @@ func (b *blobReader) request() error {
 		if r.StatusCode != http.StatusTooManyRequests && r.StatusCode < http.StatusInternalServerError {
 			return finalError{explain(r.Request.Host, err)}
 		}
-		if s, e := strconv.Atoi(r.Header.Get("Retry-After")); e == nil && s > 0 {
-			b.pause = min(time.Duration(s)*time.Second, longestAsked)
+		if pause, _ := backoff.RetryAfter(r, time.Now()); pause > 0 {
+			b.pause = min(pause, longestAsked)
 		}
 		return err
 	}

@@ -4,8 +4,6 @@ package lazy
 
 import (
 	"fmt"
-	"net/http"
-	"strconv"
 	"time"
 )
 
@@ -25,19 +23,4 @@ type limitedError struct {
 // Error implements error.
 func (e *limitedError) Error() string {
 	return fmt.Sprintf("it answers %s, and asks for a pause of %v", e.status, e.after)
-}
-
-// retryAfter returns the pause that an answer asks for, in seconds or until a date, at most longestLimit. 0: none.
-func retryAfter(res *http.Response, now time.Time) time.Duration {
-	if res.StatusCode != http.StatusTooManyRequests && res.StatusCode != http.StatusServiceUnavailable {
-		return 0
-	}
-	text := res.Header.Get("Retry-After")
-	after := time.Duration(0)
-	if s, err := strconv.ParseUint(text, 10, 31); err == nil {
-		after = time.Duration(s) * time.Second
-	} else if at, err := http.ParseTime(text); err == nil {
-		after = at.Sub(now)
-	}
-	return min(max(after, 0), longestLimit)
 }

@@ -79,21 +79,3 @@ func TestReadsWaitAsLongAsTheRegistryAsks(t *testing.T) {
 		})
 	}
 }
-
-func TestPausesAreReadInSecondsAndAsDates(t *testing.T) {
-	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	for _, c := range []struct {
-		status int
-		text   string
-		want   time.Duration
-	}{
-		{429, "7", 7 * time.Second}, {503, "7", 7 * time.Second}, {500, "7", 0}, {429, "", 0}, {429, "soon", 0},
-		{429, "-1", 0}, {429, "86400", longestLimit}, {429, "Wed, 02 Jan 2030 03:04:15 GMT", 10 * time.Second},
-		{429, "Wed, 02 Jan 2030 03:04:00 GMT", 0},
-	} {
-		res := &http.Response{StatusCode: c.status, Header: http.Header{"Retry-After": {c.text}}}
-		if got := retryAfter(res, now); got != c.want {
-			t.Errorf("%d with Retry-After %q: %v, want %v", c.status, c.text, got, c.want)
-		}
-	}
-}

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/reference"
 	"github.com/opencontainers/go-digest"
 
+	"wangell.loutres.me/internal/base/backoff"
 	"wangell.loutres.me/internal/images/readapi"
 )
 
@@ -161,8 +162,8 @@ func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64, 
 		if res.StatusCode == http.StatusOK {
 			return nil, give(errors.New("it does not send parts of blobs (Range): lazy pulling needs that"))
 		}
-		if after := retryAfter(res, time.Now()); after > 0 {
-			return nil, give(&limitedError{res.Status, after})
+		if after, _ := backoff.RetryAfter(res, time.Now()); after > 0 {
+			return nil, give(&limitedError{res.Status, min(after, longestLimit)})
 		}
 		return nil, give(fmt.Errorf("it answers %s", res.Status))
 	}

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"wangell.loutres.me/internal/base/backoff"
 	"wangell.loutres.me/internal/base/silence"
 	"wangell.loutres.me/internal/decide/blobindex"
 	"wangell.loutres.me/internal/images/registryhosts"
@@ -256,28 +256,17 @@ func rangeOf(res *http.Response, offset, length uint64) (io.ReadCloser, error) {
 		return res.Body, nil
 	}
 	res.Body.Close()
-	if after := retryAfter(res, time.Now()); after > 0 {
+	after, asked := backoff.RetryAfter(res, time.Now())
+	if !asked && res.StatusCode == http.StatusTooManyRequests {
+		after = registryPause
+	}
+	if after > 0 {
 		return nil, &limitedError{min(after, maxPause)}
 	}
 	if res.StatusCode == http.StatusServiceUnavailable {
 		return nil, errBusy
 	}
 	return nil, fmt.Errorf("%w: %s", errStatus, res.Status)
-}
-
-// retryAfter returns the pause that an answer asks for: in seconds, or until a date. 0: none.
-func retryAfter(res *http.Response, now time.Time) time.Duration {
-	text := res.Header.Get("Retry-After")
-	if s, err := strconv.Atoi(text); err == nil {
-		return time.Duration(s) * time.Second
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return at.Sub(now)
-	}
-	if res.StatusCode == http.StatusTooManyRequests {
-		return registryPause
-	}
-	return 0
 }
 
 // maxManifest bounds the size in bytes of manifests. Registries refuse larger ones.

@@ -4,8 +4,9 @@ package containerd
 
 import (
 	"net/http"
-	"strconv"
 	"time"
+
+	"wangell.loutres.me/internal/base/backoff"
 )
 
 const (
@@ -26,8 +27,8 @@ func (p patient) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err != nil || try == patientTries || req.Body != nil && req.Body != http.NoBody {
 			return resp, err
 		}
-		wait, asked := retryAfter(resp, time.Now())
-		if !asked {
+		wait, asked := backoff.RetryAfter(resp, time.Now())
+		if !asked || wait > longestRetryAfter {
 			return resp, nil
 		}
 		_ = resp.Body.Close()
@@ -37,20 +38,4 @@ func (p patient) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, req.Context().Err()
 		}
 	}
-}
-
-// retryAfter returns the pause that a response asks for; false if it asks for none, or for too long a pause.
-func retryAfter(resp *http.Response, now time.Time) (wait time.Duration, asked bool) {
-	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
-		return 0, false
-	}
-	text := resp.Header.Get("Retry-After")
-	if seconds, err := strconv.Atoi(text); err == nil {
-		wait = time.Duration(seconds) * time.Second
-	} else if at, err := http.ParseTime(text); err == nil {
-		wait = max(at.Sub(now), 0)
-	} else {
-		return 0, false
-	}
-	return wait, wait >= 0 && wait <= longestRetryAfter
 }

@@ -20,25 +20,6 @@ import (
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
 
-func TestRetryAfterIsReadAsSecondsOrTime(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for _, c := range []struct {
-		status int
-		text   string
-		wait   time.Duration
-		asked  bool
-	}{
-		{429, "7", 7 * time.Second, true}, {503, "0", 0, true}, {429, "", 0, false}, {429, "soon", 0, false},
-		{429, "Fri, 02 Jan 2026 03:04:15 GMT", 10 * time.Second, true}, {429, "Fri, 02 Jan 2026 03:04:00 GMT", 0, true},
-		{429, "3600", time.Hour, false}, {500, "7", 0, false}, {429, "-1", -time.Second, false},
-	} {
-		resp := &http.Response{StatusCode: c.status, Header: http.Header{"Retry-After": {c.text}}}
-		if wait, asked := retryAfter(resp, now); wait != c.wait || asked != c.asked {
-			t.Errorf("%d %q: %v, %t", c.status, c.text, wait, asked)
-		}
-	}
-}
-
 // A registry that limits pulls gets the time that it asks for, and one that does not say how long is reported.
 func TestAPullWaitsAsLongAsTheRegistryAsks(t *testing.T) {
 	r := start(t, unready(t))
