@@ -6,10 +6,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/text"
+	"wangell.loutres.me/internal/images/lazy/failures"
 	"wangell.loutres.me/internal/images/peer"
 	"wangell.loutres.me/internal/images/prefetch"
 	"wangell.loutres.me/internal/node/cri"
@@ -101,4 +106,106 @@ func (i *images) release() error {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	return errors.Join(i.keeper.Release(ctx), i.store.Close())
+}
+
+// newMirror returns the mirror of this node; nil if it is off or cannot listen, in which case images are pulled
+// without it.
+func (d *daemon) newMirror() *peer.Mirror {
+	c := d.cfg.Peers
+	if c.Port == 0 || !d.cfg.NodeAddr.IsValid() {
+		return nil
+	}
+	d.key.set(d.cfg.Keys.Node)
+	store, _ := d.images.store.Content(d.ctx)
+	m, err := peer.New(peer.Config{
+		Content: store, Dir: filepath.Join(c.Dir, "blobs"), Hosts: c.Hosts, Caches: c.Caches, Layers: c.Layers,
+		Local:  c.local(),
+		Listen: netip.AddrPortFrom(d.cfg.NodeAddr, c.Port), Rate: c.Rate, Key: d.key.get,
+		Send:   func(m wire.Message) { d.send(m) },
+		Images: d.images.store.Digests, Log: d.log,
+	})
+	if err != nil {
+		d.log.Error("this node does not share images with others", "error", err)
+		return nil
+	}
+	if err := peer.InstallHosts(c.Hosts, c.local()); err != nil {
+		d.log.Warn("containerd may not ask this node's mirror", "error", err)
+	}
+	return m
+}
+
+// newImages returns the images of the container runtime at an endpoint.
+func (d *daemon) newImages(endpoint string, send func(wire.Message)) (*images, error) {
+	store, err := cri.OpenImages(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	i := &images{store: store, log: d.log, send: send}
+	i.keeper = prefetch.New(prefetch.Config{
+		Store: store, Log: d.log,
+		Report: func(r wire.ImageReport) {
+			send(&wire.ImageReports{Images: []wire.ImageReport{r}})
+			if i.mirror != nil && r.State == wire.ImagePresent {
+				i.mirror.Scan()
+			}
+		},
+		Progress: func(p wire.ImagePulled) { send(&p) },
+	})
+	return i, nil
+}
+
+// runMirror runs the mirror until ctx ends.
+func (d *daemon) runMirror(ctx context.Context) {
+	_, ctx = d.images.store.Content(ctx)
+	d.images.mirror.Run(ctx)
+}
+
+// removeHosts removes the daemon's settings for containerd, because Wangell is being uninstalled.
+func (d *daemon) removeHosts() {
+	if dir := d.cfg.Peers.Hosts; dir != "" {
+		if err := peer.RemoveHosts(dir); err != nil {
+			d.log.Warn("containerd goes on asking for this node's mirror, and then the registry", "error", err)
+		}
+	}
+}
+
+const (
+	// watchAgain is the pause between two attempts to connect to the snapshotter.
+	watchAgain = 5 * time.Second
+	// unreadableFor is how long other nodes are preferred to one that could not fetch all of an image.
+	unreadableFor = 5 * time.Minute
+)
+
+// watchUnreadable reports pods whose files cannot be fetched, until ctx ends. The snapshotter repeats its known
+// failures to each new daemon.
+func (d *daemon) watchUnreadable(ctx context.Context) {
+	for ctx.Err() == nil {
+		// An error means that there is no snapshotter, or that it has ended: its successor reports the failures
+		// again.
+		_ = failures.Watch(ctx, failures.Socket(d.cfg.LazySocket), func(f failures.Failure) {
+			d.images.unreadable(ctx, f)
+		})
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchAgain):
+		}
+	}
+}
+
+// unreadable reports the pods that use an unreadable layer, and the images that contain it.
+func (i *images) unreadable(ctx context.Context, f failures.Failure) {
+	why := f.String()
+	until := time.Now().Add(unreadableFor - monotime.Now().Sub(f.At))
+	for _, r := range i.keeper.Reports() {
+		if i.store.HasLayer(ctx, r.Ref, f.Layer) {
+			i.keeper.Unreadable(r.Ref, why, until)
+		}
+	}
+	uids, err := i.store.LazyPods(ctx, f.Layer, f.At)
+	if err != nil {
+		i.log.Warn("cannot find out which pods use a layer that cannot be fetched", "layer", f.Layer, "error", err)
+	}
+	for _, uid := range uids {
+		i.send(&wire.Unreadable{UID: uid, Cause: text.Shorten(why, wire.MaxImageText)})
+	}
 }

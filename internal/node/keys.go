@@ -11,10 +11,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"wangell.loutres.me/internal/base/atomicfile"
 	"wangell.loutres.me/internal/kube/enrolment"
+	"wangell.loutres.me/internal/wire"
 )
 
 // renewPause is the shortest time between two requests for new keys because no controller answers.
@@ -133,4 +135,22 @@ func (d *daemon) renewKeys(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// nodeKey is the key of this node, which may be replaced while the daemon runs.
+type nodeKey struct {
+	mu  sync.Mutex
+	key wire.Key
+}
+
+func (k *nodeKey) get() wire.Key {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.key
+}
+
+func (k *nodeKey) set(key wire.Key) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.key = key
 }

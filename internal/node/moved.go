@@ -10,6 +10,13 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
+// left is an address that its service has left. Connections there go on until it ends. daemon.mu guards announce.
+type left struct {
+	service  *service
+	announce bool          // a node answers ARP for the address
+	over     chan struct{} // closed when it ends
+}
+
 // expectMove notes that the next step of the table gives a service another address.
 func (d *daemon) expectMove(m *wire.Moved) {
 	d.mu.Lock()

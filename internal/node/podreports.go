@@ -4,6 +4,7 @@ package node
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -62,5 +63,28 @@ func message(r runtime.PodReport) *wire.PodReport {
 	return &wire.PodReport{
 		Event: uint8(r.Event), Service: string(r.Pod.Service), UID: r.Pod.ID, Name: r.Name, Container: r.Container,
 		Addr: r.Pod.Addr, Netns: r.Pod.Netns, SpecHash: r.Pod.SpecHash, At: r.At, Code: r.Code,
+	}
+}
+
+// reportPod handles an event that the container runtime reports.
+func (d *daemon) reportPod(r runtime.PodReport) {
+	d.reports.add(r, d.send)
+	if r.Event == runtime.PodContainerExited {
+		d.processExited(string(r.Pod.Service), r.Pod.Addr, r.Pod.Netns)
+	}
+}
+
+// processExited checks the pods of a service in the network namespace in which a process ended.
+func (d *daemon) processExited(name string, addr netip.Addr, netns string) {
+	for _, s := range d.allServices() {
+		s.mu.Lock()
+		if s.name == name {
+			for _, p := range s.pods {
+				if p.home && p.serving && p.addr.Addr() == addr && p.netns == netns {
+					d.awaitListening(s, p)
+				}
+			}
+		}
+		s.mu.Unlock()
 	}
 }

@@ -9,11 +9,21 @@ import (
 	"time"
 
 	"github.com/vishvananda/netns"
-
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/node/readiness"
 	"wangell.loutres.me/internal/wire"
 )
+
+// probes are those of a pod that listens. They run in a goroutine of their own until the pod is drained,
+// removed, or its process ends. The service's mu guards everything.
+type probes struct {
+	cancel       context.CancelFunc
+	machine      *readiness.Machine
+	listened     monotime.Time // when the pod began to listen; zero if it served before
+	answer       string        // of the last probe that failed
+	lastReported string        // the answer last sent to the controller
+	reportedAt   time.Time
+}
 
 // answerPause is the shortest time between two messages about changed answers of one pod's probe.
 const answerPause = time.Second

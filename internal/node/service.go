@@ -4,7 +4,6 @@ package node
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/node/envoy"
-	"wangell.loutres.me/internal/node/readiness"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -107,21 +105,3 @@ func lastPacket(p *pod, c gate.PodCounters) monotime.Time { return max(c.LastPac
 
 // describe names a pod in errors.
 func describe(a netip.AddrPort, id uint64) string { return fmt.Sprintf("pod %d of %v", id, a) }
-
-// left is an address that its service has left. Connections there go on until it ends. daemon.mu guards announce.
-type left struct {
-	service  *service
-	announce bool          // a node answers ARP for the address
-	over     chan struct{} // closed when it ends
-}
-
-// probes are those of a pod that listens. They run in a goroutine of their own until the pod is drained,
-// removed, or its process ends. The service's mu guards everything.
-type probes struct {
-	cancel       context.CancelFunc
-	machine      *readiness.Machine
-	listened     monotime.Time // when the pod began to listen; zero if it served before
-	answer       string        // of the last probe that failed
-	lastReported string        // the answer last sent to the controller
-	reportedAt   time.Time
-}

@@ -58,3 +58,52 @@ func (d *daemon) moved(addr string) {
 		d.log.Error("cannot use the controller's new address", "error", err)
 	}
 }
+
+// firstMessages are the messages that begin a session. firstKey is the number of the first key that the gate has.
+func (d *daemon) firstMessages(firstKey uint64) []wire.Message {
+	if !d.cfg.NodeAddr.IsValid() {
+		return nil
+	}
+	return []wire.Message{&wire.TagReady{First: firstKey}, &wire.Node{Addr: d.cfg.NodeAddr}}
+}
+
+// receive handles a message of the controller. The message is acknowledged as handled when receive returns, so its
+// effect must be complete by then.
+func (d *daemon) receive(m wire.Message) {
+	switch m := m.(type) {
+	case *wire.Backends:
+		if d.applyBackends(m) {
+			d.settleFront()
+		}
+	case *wire.Refuse:
+		n := d.gate.Refuse(m.Service)
+		d.log.Info("wake failed: parked clients refused", "address", m.Service, "clients", n, "reason", m.Reason)
+	case *wire.Freeze:
+		d.applyFreeze(m)
+	case *wire.Moved:
+		d.expectMove(m)
+	case *wire.TagKeys:
+		<-d.started // d.client is set
+		d.applyTagKeys(m)
+	case *wire.Nodes:
+		d.applyNodes(m)
+	case *wire.Loads:
+		d.applyLoads(m)
+	case *wire.Inspect:
+		d.inspect(m)
+	case *wire.Images:
+		if d.images != nil {
+			d.images.receive(m)
+		}
+	case *wire.Repositories:
+		if d.images != nil {
+			d.images.receiveRepositories(m)
+		}
+	case *wire.Holders:
+		if d.images != nil && d.images.mirror != nil {
+			d.images.mirror.Receive(m)
+		}
+	default:
+		d.log.Warn("unexpected message from the controller", "message", m.Type())
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -182,4 +183,21 @@ func (d *daemon) move(m *wire.Moved, changed map[netip.Addr]bool) {
 		d.log.Error("connections at the former address of a service end", "error", err)
 		d.endReplaced(nil, []netip.AddrPort{m.From}, nil, changed)
 	}
+}
+
+// writeService writes a service's configuration to the gate.
+func (d *daemon) writeService(u wire.Service) error {
+	proof := gate.ProofAuto
+	switch {
+	case u.Flags&wire.FlagProofAlways != 0:
+		proof = gate.ProofAlways
+	case u.Flags&wire.FlagProofNever != 0:
+		proof = gate.ProofNever
+	}
+	_, err := d.gate.SetService(gate.Service{
+		Addr: u.Addr, MaxParked: uint32(u.MaxParked), MaxParkedPerSource: uint32(u.MaxParkedPerSource),
+		Affinity: u.Flags&wire.FlagAffinity != 0, PreferLocal: u.Flags&wire.FlagPreferLocal != 0, Retries: u.Retries,
+		Proof: proof, Restricted: u.Flags&wire.FlagSources != 0, Sources: d.fronts.allow(u),
+	})
+	return err
 }

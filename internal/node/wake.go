@@ -141,3 +141,143 @@ func (d *daemon) reportParked(s *service, m wire.Wake) {
 		}
 	}
 }
+
+// serve makes the gate give a pod new flows, releases parked SYNs to it, and reports the release. s.mu is held.
+func (d *daemon) serve(s *service, p *pod) {
+	leader := s.leader(p)
+	n, err := d.release(s, p)
+	now := monotime.Now()
+	p.serving, p.since, p.restarting, p.pause = true, now, false, 0
+	p.state = wire.PodServing
+	s.idleReported = 0
+	d.fronts.notify()
+	if p.home || n > 0 {
+		p.trace.Released = now
+		leader.trace.ReleasedN += uint32(n)
+		d.sendTrace(s, p)
+		if leader != p {
+			d.sendTrace(s, leader)
+		}
+	}
+	if err != nil {
+		d.log.Error("cannot release parked SYNs", "service", s.name, "address", s.addr, "released", n, "error", err)
+	}
+}
+
+// release makes the gate give a pod new flows, and releases the parked SYNs, or the pod's share of them, to it. It
+// returns the number of released SYNs. s.mu is held.
+func (d *daemon) release(s *service, p *pod) (int, error) {
+	if s.crowd.pods < 2 {
+		return d.gate.Serve(s.addr, p.id)
+	}
+	serving := s.serving()
+	if !p.serving {
+		serving++
+	}
+	kept := s.crowd.until != 0
+	parked := d.gate.ServiceCounters(s.addr).ParkedNow
+	share, rest := s.crowd.share(p.id, parked, serving, monotime.Now(), d.cfg.CrowdWait)
+	if !kept && s.crowd.until != 0 {
+		d.tasks.Go(func() { d.releaseLater(s) })
+	}
+	n, err := d.gate.ServeShare(s.addr, p.id, share, s.crowd.until)
+	if err != nil || !rest {
+		return n, err
+	}
+	others, err := d.gate.Release(s.addr)
+	return n + others, err
+}
+
+// releaseLater releases the kept SYNs when the time for the other pods is up or the daemon ends.
+func (d *daemon) releaseLater(s *service) {
+	select {
+	case <-time.After(d.cfg.CrowdWait):
+	case <-d.ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.crowd.over(s.serving(), monotime.Now()) || s.crowd.until != 0 && d.ctx.Err() != nil {
+		d.releaseRest(s)
+	}
+}
+
+// releaseRest releases the kept SYNs to all serving pods. If no pod serves any more, it asks for a wake. s.mu is held.
+func (d *daemon) releaseRest(s *service) {
+	s.crowd.until = 0
+	if d.service(s.addr) != s {
+		return // the service was removed, and its clients were refused
+	}
+	if d.gate.ServiceState(s.addr) != gate.Warm {
+		if d.ctx.Err() == nil && d.gate.ServiceCounters(s.addr).ParkedNow > 0 {
+			a := s.addr
+			d.tasks.Go(func() { d.wake(a, d.gate.SYNSeen(a)) })
+		}
+		return
+	}
+	n, err := d.gate.Release(s.addr)
+	if err != nil {
+		d.log.Error("cannot release parked SYNs", "service", s.name, "address", s.addr, "released", n, "error", err)
+	}
+	if p := s.pods[s.crowd.first]; p != nil && n > 0 {
+		p.trace.ReleasedN += uint32(n)
+		d.sendTrace(s, p)
+	}
+}
+
+// crowdWait is the default of Config.CrowdWait. Pods that start together mostly listen within this time of each other,
+// and it is well below the one second after which a client's TCP retransmits its SYN (RFC 6298).
+const crowdWait = 250 * time.Millisecond
+
+// crowd divides the SYNs parked at a service among the pods that its wake started. Time is a parameter.
+type crowd struct {
+	pods  int           // number of pods that share the SYNs; below 2, the first to serve gets all of them
+	until monotime.Time // until when SYNs are kept for other pods; zero if none are kept
+	given uint32        // SYNs given to pods as their shares so far
+	first uint64        // ID of the pod that served first
+}
+
+// share returns the number of parked SYNs that a pod gets as it begins to serve, and whether the SYNs left after that
+// are released to all serving pods at once. serving is the number of serving pods, including this one. SYNs are kept
+// until now+wait at the longest.
+func (c *crowd) share(
+	pod uint64, parked uint32, serving int, now monotime.Time, wait time.Duration,
+) (n uint32, rest bool) {
+	if c.until == 0 && serving == 1 {
+		c.given, c.first = 0, pod
+	} else if now >= c.until {
+		c.until = 0
+		return 0, true
+	}
+	// Some may have been sent on otherwise, and the number of pods may have changed: what is left is divided among
+	// those that have no share yet.
+	left := max(c.pods-serving, 0) + 1
+	n = min(part(c.given+parked, c.pods), part(parked, left))
+	c.given += n
+	if n == parked || serving >= c.pods {
+		c.until = 0
+		return n, true
+	}
+	if c.until == 0 {
+		c.until = now.Add(wait)
+	}
+	return n, false
+}
+
+// part returns an n-th of a number of SYNs, rounded up.
+func part(syns uint32, n int) uint32 { return uint32((uint64(syns) + uint64(n) - 1) / uint64(n)) }
+
+// over reports whether kept SYNs should be released now: because all pods serve, or because the time is up.
+func (c *crowd) over(serving int, now monotime.Time) bool {
+	return c.until != 0 && (now >= c.until || serving > 0 && serving >= c.pods)
+}
+
+// servingIn returns the number of serving pods in a message.
+func servingIn(m *wire.Backends) int {
+	n := 0
+	for _, b := range m.Pods {
+		if b.State == wire.PodServing {
+			n++
+		}
+	}
+	return n
+}

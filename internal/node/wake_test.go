@@ -15,7 +15,6 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/wire"

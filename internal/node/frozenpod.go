@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
@@ -140,3 +141,11 @@ func (f *freezing) remove(q *still) bool {
 // freezeTimeout is how long the processes of a pod may take to stop. A process that waits for a disk takes as long as
 // the disk.
 const freezeTimeout = 5 * time.Second
+
+// podMemory is the state of the memory of a pod that is frozen from time to time.
+type podMemory struct {
+	// reclaimed is set once its memory was given back for the first time.
+	reclaimed atomic.Bool
+	// used is the memory that the pod used between the last two times; nil if unknown or little.
+	used atomic.Pointer[freezer.WorkingSet]
+}

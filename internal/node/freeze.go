@@ -6,13 +6,41 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/node/freezer"
 	"wangell.loutres.me/internal/wire"
 )
+
+// cgroups freezes processes. Paths are below the root of the hierarchies.
+type cgroups interface {
+	// Freeze returns once all processes of a cgroup stand still. After an error they run.
+	Freeze(ctx context.Context, cgroup string) error
+	// Thaw lets the processes of a cgroup run.
+	Thaw(cgroup string) error
+	// Gone reports whether a cgroup does not exist.
+	Gone(cgroup string) bool
+	// Reclaim moves the memory of a frozen cgroup to swap, until ctx ends.
+	Reclaim(ctx context.Context, cgroup string) error
+	// WorkingSet returns the memory that a cgroup has used since Reclaim.
+	WorkingSet(cgroup string) (*freezer.WorkingSet, error)
+	// Memory measures a cgroup.
+	Memory(cgroup string) (freezer.Memory, error)
+	// CPU returns the CPU time that a cgroup has used.
+	CPU(cgroup string) (time.Duration, error)
+	// Weight returns the weight with which a cgroup competes for the processors.
+	Weight(cgroup string) (uint64, error)
+	// RestoreWeight gives a cgroup a former weight, unless somebody has decided on another one since.
+	RestoreWeight(cgroup string, former uint64) error
+	// Inside returns the processes in a pod's cgroup.
+	Inside(cgroup string) (freezer.Inside, error)
+	// Holds reports whether a process is in a cgroup or below it.
+	Holds(cgroup string, pid int) (bool, error)
+}
 
 // applyFreeze freezes the pods of a service that the controller names, and thaws all others. Slow work continues
 // after it has returned; a FROZEN reports the outcome.
@@ -258,4 +286,43 @@ func (d *daemon) counters(s *service, p *pod) (gate.PodCounters, error) {
 		c.LastPacket = c.LastAsked
 	}
 	return c, err
+}
+
+// recordUse records the memory that a frozen pod has used since it was given back, before it is given back again.
+func (d *daemon) recordUse(q *still) {
+	if !q.memory.reclaimed.Load() {
+		return // everything it ever used would count
+	}
+	set, err := d.cgroups.WorkingSet(q.cgroup)
+	if err != nil {
+		d.log.Debug("cannot find out which memory a pod uses", "address", q.addr(), "pod", q.id, "error", err)
+		return
+	}
+	if set.Bytes < smallUse {
+		set = nil
+	}
+	q.memory.used.Store(set)
+}
+
+// smallUse is the size in bytes below which page faults are faster than fetching everything, which competes with the
+// program for the CPU.
+const smallUse = 16 << 20
+
+// fetch reads, in the background, the memory that a thawed pod used the last time, so that a large program does not
+// wait for each page of it. It fetches for one pod at a time: when many are thawed at once, the programs come first.
+func (d *daemon) fetch(q *still) {
+	set := q.memory.used.Load()
+	if set == nil {
+		return
+	}
+	d.tasks.Go(func() {
+		d.fetching.Lock()
+		defer d.fetching.Unlock()
+		if now := d.freezing.find(q.id); d.ctx.Err() != nil || now != nil && now != q {
+			return // it is frozen again
+		}
+		if err := set.Fetch(); err != nil {
+			d.log.Debug("cannot fetch the memory of a thawed pod: it comes page by page", "pod", q.id, "error", err)
+		}
+	})
 }
