@@ -77,7 +77,7 @@ func TestKubectlCompletesByAnotherName(t *testing.T) {
 	}
 }
 
-// The flags are those of kubectl, and mistakes in them are told from failures.
+// The flags are the flags of kubectl, and mistakes in them differ from failures by their exit code.
 func TestFlagsAreThoseOfKubectl(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	config := `{"apiVersion": "v1", "kind": "Config", "current-context": "a",

@@ -39,7 +39,7 @@ pull: for each layer and for the whole, bytes, files, and the seconds of fetchin
 decompressing, hashing, applying (writing files) and fsync; how they overlapped; and
 what would make the pull faster, with the expected gain.
 
-The times are those of containerd: its events, its log and its content store. It reports
+The times come from containerd: its events, its log and its content store. It reports
 decompression, hashing and applying as one figure; a second pass over each stored layer, with
 the same library, divides it. REF is a reference as in a manifest, with the credentials
 of docker login. TAR is an OCI layout or in the format of docker save; it is served to

@@ -33,7 +33,7 @@ first. Wangell-snapshotter records them while a service with imagePull.mode Lazy
 it once, and use it as its clients do. Its file system stays as it is: the result is compared
 with the source before it gets its name.
 
-DST is the reference of the result; by default, it is that of the image with -optimised after
+DST is the reference of the result; by default, the one of the image with -optimised after
 its tag. Change the service's image to it. A layer that nobody has read is converted, but not
 rearranged.`,
 		Example: `  wangell image optimise model

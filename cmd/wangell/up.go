@@ -37,7 +37,7 @@ type upFlags struct {
 	out                     output
 }
 
-// snapshotters are those of containerd, for completion. A machine may have others.
+// snapshotters are the ones that come with containerd, for completion. A machine may have others.
 var snapshotters = []string{"overlayfs", "native", "btrfs", "erofs", "zfs", "devmapper", "blockfile"}
 
 var xdpModes = []string{"auto", "native", "generic", "off"}

@@ -130,7 +130,7 @@ func TestEveryForecastIsSane(t *testing.T) {
 	}
 }
 
-// The longest text is that of a history with all bins full.
+// A history with all bins full has the longest text.
 func TestTheLargestHistoryFits(t *testing.T) {
 	h := &History{}
 	at := monday

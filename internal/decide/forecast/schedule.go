@@ -9,7 +9,7 @@ import (
 
 // Times are the times at which something happens, such as those of a cron expression.
 type Times interface {
-	// Next returns the first time after t; zero if there is none within some years. Its time zone is that of t.
+	// Next returns the first time after t; zero if there is none within some years. It is in the time zone of t.
 	Next(t time.Time) time.Time
 }
 

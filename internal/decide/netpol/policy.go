@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package netpol decides which sources the NetworkPolicies of a cluster let connect to the pods of a service. It is
-// pure: a View goes in, a set of addresses comes out. The semantics are those of the API reference of
+// pure: a View goes in, a set of addresses comes out. The semantics follow the API reference of
 // networking.k8s.io/v1.
 package netpol
 

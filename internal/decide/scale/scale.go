@@ -3,7 +3,7 @@
 // Package scale decides how many pods a service has. Its functions are pure: observations and times are parameters. It
 // depends on neither Kubernetes nor the gate.
 //
-// The rule is that of the horizontal pod autoscaler of Kubernetes
+// The rule is the one of the horizontal pod autoscaler of Kubernetes
 // (https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/#algorithm-details): replicas =
 // ceil(current × value / target), with a tolerance, bounds, stabilization windows and a limit of the step size, the
 // last two for each direction. Scaling to zero and from zero is not decided here, but by idleness and by the first SYN.

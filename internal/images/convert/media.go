@@ -46,7 +46,7 @@ func (c Compression) has(d ocispec.Descriptor) bool {
 	return format == c.Format || format == EStargz && c.Format == Gzip || format == ZstdChunked && c.Format == Zstd
 }
 
-// mediaTypes are those of an image.
+// mediaTypes are the media types of an image.
 type mediaTypes struct{ index, manifest, config, none, gzip, zstd string }
 
 var (

@@ -14,7 +14,7 @@ type Result struct {
 	Destination string        `json:"destination"`
 	Digest      digest.Digest `json:"digest"`
 	MediaType   string        `json:"mediaType"`
-	// Images are those of the platforms.
+	// Images has the image of each platform.
 	Images []Image `json:"images"`
 	// Dropped are manifests of the source that were left out, with reasons.
 	Dropped []Dropped `json:"dropped,omitempty"`

@@ -39,7 +39,7 @@ func MountsFiles(release string) bool { return compare(parse(release), version{6
 type Maker struct {
 	// File is where it is.
 	File string
-	// Version is that of erofs-utils.
+	// Version is the version of erofs-utils.
 	Version string
 }
 

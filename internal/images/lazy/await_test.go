@@ -181,7 +181,7 @@ func openBlob(t *testing.T, patience time.Duration, size int, hosts ...docker.Re
 	return b
 }
 
-// readBlob reads a range of a blob, and fails the test unless it is that of content.
+// readBlob reads a range of a blob, and fails the test unless it equals that range of content.
 func readBlob(t *testing.T, b *Blob, content []byte, from, to int) {
 	t.Helper()
 	p := make([]byte, to-from)

@@ -28,11 +28,11 @@ type Recording struct {
 	End   time.Time `json:"end"`
 	// CPU is the processor time that containerd and its helpers used meanwhile; 0 if it is not known.
 	CPU time.Duration `json:"cpu_ns,omitempty"`
-	// Layers are those of the manifest, the lowest first.
+	// Layers are the layers of the manifest, the lowest first.
 	Layers []Layer `json:"layers"`
 	// Events are in no particular order.
 	Events []Event `json:"events"`
-	// Stages are the second pass, by layer. Its length is that of Layers.
+	// Stages are the second pass, by layer. It is as long as Layers.
 	Stages []Stage `json:"stages"`
 	// Trial is nil if nothing was tried.
 	Trial *Trial `json:"trial,omitempty"`

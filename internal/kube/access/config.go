@@ -27,7 +27,7 @@ type Config struct {
 	Certificate tls.Certificate
 	// Services returns the services; nil while this process does not lead.
 	Services func() Services
-	// Version is that of this program, as the dashboard shows it.
+	// Version is the version of this program, as the dashboard shows it.
 	Version string
 	// Versions returns the versions of programs, by name; may be nil.
 	Versions func(context.Context) map[string]string

@@ -22,7 +22,7 @@ import (
 const Audience = "wangell"
 
 const (
-	// path is that of the only resource.
+	// path is the path of the only resource.
 	path = "/v1/node-key"
 
 	maxBody  = 16 << 10 // of a request, and of an answer

@@ -26,7 +26,7 @@ func NewGrant(node wire.Key, client [32]byte, digest wire.BlobDigest, expires ui
 	return g
 }
 
-// Allows reports whether the grant is that of NewGrant.
+// Allows reports whether NewGrant made the grant for these arguments.
 func (g Grant) Allows(node wire.Key, client [32]byte, digest wire.BlobDigest, expires uint64) bool {
 	want := NewGrant(node, client, digest, expires)
 	return hmac.Equal(g[:], want[:])

@@ -342,7 +342,7 @@ func TestServicesGetAddressesFromThePools(t *testing.T) {
 	}
 	w.apply("b", at("10.46.100.3"))
 	if m := w.condition("b", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "Conflict"); !contains(m,
-		"is that of service "+w.namespace+"/a") {
+		"is already used by service "+w.namespace+"/a") {
 		t.Errorf("got %q", m)
 	}
 	w.condition("b", v1alpha1.ConditionReady, metav1.ConditionFalse, "NoAddress")

@@ -35,7 +35,7 @@ type outcome struct {
 	// strategy is the update strategy that applies; zero if the spec is invalid.
 	strategy v1alpha1.StrategyDecision
 	retry    time.Duration // zero: no retry
-	// maxReplicas is that of the spec, or its default.
+	// maxReplicas is spec.maxReplicas, or its default.
 	maxReplicas int32
 }
 

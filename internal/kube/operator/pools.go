@@ -179,7 +179,7 @@ func (b *book) claim(k runtime.Key, asked string, had netip.Addr) (netip.Addr, e
 			return a, addressError{"Invalid", fmt.Sprintf("spec.address: %v", err)}
 		case taken && other != k:
 			return a, addressError{"Conflict", fmt.Sprintf(
-				"spec.address %s is that of service %s already: choose another, or leave it out", a, other)}
+				"spec.address %s is already used by service %s: choose another, or leave it out", a, other)}
 		case !b.pools.has(a) && b.of[k] != a:
 			return a, addressError{"OutOfRange", fmt.Sprintf(
 				"spec.address %s is not in the pools of service addresses (%s): choose one of these, or leave it out",

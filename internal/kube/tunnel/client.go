@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Target is a port of a Service. Name and Port are those of the Service and its port.
+// Target is a port of a Service: Name names the Service, Port its port.
 type Target struct{ Namespace, Name, Port string }
 
 // Refused is the answer of the API server, or of the server behind it, instead of a tunnel.

@@ -75,7 +75,7 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 		}
 		if other, taken := published[s.Spec.HostPort]; taken {
 			notes = append(notes, Note{Service: name, Field: "ports", Lost: true, Text: fmt.Sprintf(
-				"port %d is not published at the machine: it is that of %s already", s.Spec.HostPort, other)})
+				"port %d is not published at the machine: %s already publishes it", s.Spec.HostPort, other)})
 			s.Spec.HostPort = 0
 		}
 		if s.Spec.HostPort != 0 {

@@ -123,7 +123,7 @@ func behind(ctx context.Context, address string) (pid int32, err error) {
 	return peer.Pid, nil
 }
 
-// settings are those of plugins, as `containerd config dump` prints them: by "PLUGIN KEY".
+// settings are the settings of plugins, as `containerd config dump` prints them: by "PLUGIN KEY".
 type settings map[string]string
 
 // parseDump reads the output of `containerd config dump`, which has each table's header and each setting on a line of

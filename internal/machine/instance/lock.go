@@ -74,7 +74,7 @@ func noteRunDir(state *os.File, runDir string) error {
 	return nil
 }
 
-// ownsState returns an error if the state folder is that of an instance with another run folder, which runs or was
+// ownsState returns an error if the state folder belongs to an instance with another run folder, which runs or was
 // killed: only that run folder tells which pods use its volumes, and a killed instance's containerd goes on.
 func (c Config) ownsState() error {
 	text, err := os.ReadFile(c.stateLockFile())

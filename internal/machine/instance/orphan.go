@@ -53,7 +53,7 @@ func endOrphan(c Config, log *slog.Logger) error {
 	return nil
 }
 
-// runDirOf returns the run folder of an own containerd by its arguments; false if they are those of another program.
+// runDirOf returns the run folder of an own containerd by its arguments; false if another program has them.
 func runDirOf(args []string) (string, bool) {
 	if len(args) != 3 || filepath.Base(args[0]) != "containerd" || args[1] != "--config" {
 		return "", false

@@ -21,7 +21,7 @@ type Want struct {
 	ID
 	// SizeBytes is its size; 0 for a folder without a limit.
 	SizeBytes int64
-	// Service is that of the pod, as NAMESPACE/NAME.
+	// Service is the pod's service, as NAMESPACE/NAME.
 	Service string
 	// UID and GID own a volume that is made.
 	UID, GID int

@@ -17,7 +17,7 @@ type Tick struct {
 	Services []Row  `json:"s,omitempty"`
 	Gone     []int  `json:"gone,omitempty"` // services that were removed
 	Loads    []Load `json:"l,omitempty"`
-	// Wakes are those of which something is new.
+	// Wakes are the wakes with news.
 	Wakes    []Wake                 `json:"w,omitempty"`
 	Events   []Event                `json:"e,omitempty"`
 	Pressure *[]controller.Pressure `json:"p,omitempty"` // nil if it has not changed

@@ -121,7 +121,7 @@ func load(name, state string, before, after controller.Traffic, seconds float64,
 	return l
 }
 
-// rate is that of requests if they are balanced, otherwise that of new connections.
+// rate is the rate of requests if they are balanced, and of new connections otherwise.
 func (l Load) rate() float64 {
 	if l.Requests != nil {
 		return l.Requests.PerSecond
