@@ -21,7 +21,6 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/machine/instance"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/show/cli"
 	"wangell.loutres.me/internal/show/commands"
@@ -153,7 +152,7 @@ func (f *execFlags) attach(ctx context.Context, cmd *cobra.Command, name string,
 	if err := st.Service.NeedContainer(f.container); err != nil {
 		return err
 	}
-	service := runtime.KeyOf(&st.Service)
+	service := v1alpha1.KeyOf(&st.Service)
 	command := containerd.Command{Args: args, ID: id, RunsOnce: st.Service.Spec.IsInit(f.container), Env: f.env,
 		Dir: f.dir, Stdout: os.Stdout, Stderr: os.Stderr}
 	if f.stdin || f.tty {

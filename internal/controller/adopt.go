@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -150,7 +151,7 @@ func (a *adopter) readCluster() {
 
 // lookFor adopts the existing pods of a new service, and then begins it. If they cannot be listed, the cluster
 // reports them as they go.
-func (a *adopter) lookFor(key runtime.Key) {
+func (a *adopter) lookFor(key v1alpha1.Key) {
 	e := a.engine
 	defer e.loop.post(func() {
 		if s := e.table.services[key]; s != nil {

@@ -107,7 +107,7 @@ func BenchmarkWakeToStart(b *testing.B) {
 }
 
 // warmForTest looks at one service only, as Status copies all.
-func (c *Controller) warmForTest(k runtime.Key) (warm bool) {
+func (c *Controller) warmForTest(k v1alpha1.Key) (warm bool) {
 	c.loop.call(func() { s := c.engine.table.services[k]; warm = s.machine.State().String() == "Warm" })
 	return warm
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
@@ -52,10 +53,10 @@ type Config struct {
 	// Wake is called whenever the waterfall of a wake has changed. It must not block; may be nil.
 	Wake func(lifecycle.Waterfall)
 	// Caller is called with the trace of a request that has waited for a pod of a service. It must not block; may be nil.
-	Caller func(runtime.Key, wire.Caller)
+	Caller func(v1alpha1.Key, wire.Caller)
 	// Learnt is called when the history of a service with spec.sleep.predict has grown. Its text, at most
 	// forecast.MaxEncoded bytes, is the next controller's Service.History. It must not block; may be nil.
-	Learnt func(runtime.Key, string)
+	Learnt func(v1alpha1.Key, string)
 }
 
 // clusterStarts bounds the starts in progress on a cluster: each is a goroutine that waits.
@@ -161,7 +162,7 @@ func New(cfg Config) (*Controller, error) {
 func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	e := &engine{
 		loop: c.loop, events: c.events, table: newTable(cfg.Node), wakes: newWakes(cfg.Wake), changed: newChangedSet(),
-		pressures: newPressures(), caller: cfg.Caller, held: map[runtime.Key]int{},
+		pressures: newPressures(), caller: cfg.Caller, held: map[v1alpha1.Key]int{},
 		preparer: newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
 		cluster:  cluster, began: time.Now(),
 	}

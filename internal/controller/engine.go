@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/controller/images"
@@ -32,10 +33,10 @@ type engine struct {
 	wakes     *wakes
 	changed   *changedSet
 	pressures *pressures
-	caller    func(runtime.Key, wire.Caller) // Config.Caller; may be nil
-	held      map[runtime.Key]int            // by how many users a service is kept awake
-	cluster   runtime.Cluster                // nil on one machine
-	began     time.Time                      // with the monotonic clock
+	caller    func(v1alpha1.Key, wire.Caller) // Config.Caller; may be nil
+	held      map[v1alpha1.Key]int            // by how many users a service is kept awake
+	cluster   runtime.Cluster                 // nil on one machine
+	began     time.Time                       // with the monotonic clock
 
 	due      deadlines
 	removals []netip.AddrPort // addresses of services that are gone, not yet removed from the daemons' table

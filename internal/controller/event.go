@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // EventKind is the kind of an Event.
@@ -35,13 +35,13 @@ const (
 
 // Event is something that happened.
 type Event struct {
-	Time     time.Time   `json:"time"`
-	Kind     EventKind   `json:"kind"`
-	Service  runtime.Key `json:"service,omitempty"`
-	Severity string      `json:"severity,omitempty"`
-	Text     string      `json:"text,omitempty"`
-	State    string      `json:"state,omitempty"`
-	Image    string      `json:"image,omitempty"`
+	Time     time.Time    `json:"time"`
+	Kind     EventKind    `json:"kind"`
+	Service  v1alpha1.Key `json:"service,omitempty"`
+	Severity string       `json:"severity,omitempty"`
+	Text     string       `json:"text,omitempty"`
+	State    string       `json:"state,omitempty"`
+	Image    string       `json:"image,omitempty"`
 	// Done and Total are bytes of an image's layers; Total is 0 while it is not known.
 	Done  int64  `json:"done,omitempty"`
 	Total int64  `json:"total,omitempty"`
@@ -68,12 +68,12 @@ type subscriber struct {
 }
 
 // report emits a message about a service, or about the whole installation if key is empty.
-func (h *hub) report(key runtime.Key, severity, text string) {
+func (h *hub) report(key v1alpha1.Key, severity, text string) {
 	h.emit(Event{Time: time.Now(), Kind: EventReport, Service: key, Severity: severity, Text: text})
 }
 
 // pressure emits the news of a scarce resource on a node, for a service or, if key is empty, for the whole node.
-func (h *hub) pressure(key runtime.Key, node string, p Pressure) {
+func (h *hub) pressure(key v1alpha1.Key, node string, p Pressure) {
 	h.emit(Event{
 		Time: time.Now(), Kind: EventPressure, Service: key, Node: node, Severity: SeverityWarning, Reason: p.Reason,
 		Text: p.Message,

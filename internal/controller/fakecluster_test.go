@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/decide/reservation"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -35,9 +36,9 @@ type fakeCluster struct {
 
 	taints    map[string][]corev1.Taint    // of nodes
 	labels    map[string]map[string]string // of nodes, further ones
-	preferred map[runtime.Key][]string     // of the last PreferNodes
+	preferred map[v1alpha1.Key][]string    // of the last PreferNodes
 	frozen    map[string]bool              // of the last SetFrozen of each pod
-	reserved  runtime.Reservations
+	reserved  reservation.Summary
 	onPull    func(runtime.ImagePull) error
 	pulls     []runtime.ImagePull
 }
@@ -63,11 +64,11 @@ func (r *fakeCluster) DescribeNode(_ context.Context, name string) (map[string]s
 	return labels, r.taints[name], nil
 }
 
-func (r *fakeCluster) PreferNodes(k runtime.Key, names []string) {
+func (r *fakeCluster) PreferNodes(k v1alpha1.Key, names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.preferred == nil {
-		r.preferred = map[runtime.Key][]string{}
+		r.preferred = map[v1alpha1.Key][]string{}
 	}
 	r.preferred[k] = names
 }
@@ -81,20 +82,20 @@ func (r *fakeCluster) SetFrozen(podID string, frozen bool) {
 	r.frozen[podID] = frozen
 }
 
-func (r *fakeCluster) Reservations(runtime.Key) runtime.Reservations {
+func (r *fakeCluster) Reservations(v1alpha1.Key) reservation.Summary {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.reserved
 }
 
-func (r *fakeCluster) Rolling(runtime.Key) bool {
+func (r *fakeCluster) Rolling(v1alpha1.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked++
 	return r.roll
 }
 
-func (r *fakeCluster) Inherited(runtime.Key) []string {
+func (r *fakeCluster) Inherited(v1alpha1.Key) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.inherited
@@ -221,7 +222,7 @@ func (w *clusterWorld) untilPods(a netip.AddrPort, want string) {
 
 func (w *clusterWorld) scale(name string, n int) {
 	w.t.Helper()
-	if err := w.c.Scale(runtime.Key("default/"+name), n, "tested"); err != nil {
+	if err := w.c.Scale(v1alpha1.Key("default/"+name), n, "tested"); err != nil {
 		w.t.Fatal(err)
 	}
 }

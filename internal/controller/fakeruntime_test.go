@@ -25,8 +25,8 @@ type fakeRuntime struct {
 	started  []string // IDs, in order
 	stopped  []string
 	grace    []time.Duration
-	forgot   []runtime.Key
-	prepared []runtime.Key
+	forgot   []v1alpha1.Key
+	prepared []v1alpha1.Key
 	exits    chan runtime.Exit
 	ending   chan runtime.Ending
 
@@ -49,11 +49,11 @@ func (r *fakeRuntime) Prepare(ctx context.Context, s *v1alpha1.WangellService, p
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.prepared = append(r.prepared, runtime.KeyOf(s))
+	r.prepared = append(r.prepared, v1alpha1.KeyOf(s))
 	return nil
 }
 
-func (r *fakeRuntime) Forget(_ context.Context, k runtime.Key) error {
+func (r *fakeRuntime) Forget(_ context.Context, k v1alpha1.Key) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forgot = append(r.forgot, k)
@@ -90,7 +90,7 @@ func (r *fakeRuntime) add(s *v1alpha1.WangellService) runtime.Pod {
 	defer r.mu.Unlock()
 	r.n++
 	p := runtime.Pod{
-		ID: fmt.Sprintf("%s-%d", s.Name, r.n), Service: runtime.KeyOf(s), SpecHash: v1alpha1.Hash(&s.Spec),
+		ID: fmt.Sprintf("%s-%d", s.Name, r.n), Service: v1alpha1.KeyOf(s), SpecHash: v1alpha1.Hash(&s.Spec),
 		Addr: netip.AddrFrom4([4]byte{10, 46, 128, byte(r.n)}), Netns: fmt.Sprintf("/ns/%d", r.n), Started: monotime.Now(),
 		Cgroup: fmt.Sprintf("/test/%d", r.n),
 	}
@@ -130,7 +130,7 @@ func (r *fakeRuntime) Exits() <-chan runtime.Exit { return r.exits }
 
 func (r *fakeRuntime) Ending() <-chan runtime.Ending { return r.ending }
 
-func (r *fakeRuntime) Logs(_ context.Context, k runtime.Key, w io.Writer, o runtime.LogOptions) error {
+func (r *fakeRuntime) Logs(_ context.Context, k v1alpha1.Key, w io.Writer, o runtime.LogOptions) error {
 	_, err := fmt.Fprintf(w, "%s %s %d %v\n", k, o.Container, o.Tail, o.Follow)
 	return err
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/forecast"
 	"wangell.loutres.me/internal/decide/lifecycle"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // Reasons for a pod without demand: Outlook.Wanted.
@@ -127,8 +127,8 @@ type planner struct {
 	table   *table
 	events  *hub
 	deliver deliver
-	rolls   bool                      // the runtime replaces pods of an old spec itself
-	learnt  func(runtime.Key, string) // Config.Learnt; may be nil
+	rolls   bool                       // the runtime replaces pods of an old spec itself
+	learnt  func(v1alpha1.Key, string) // Config.Learnt; may be nil
 }
 
 // plan sets the foresight of a new or changed service, without an event for its state machine.

@@ -11,7 +11,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/forecast"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -35,11 +34,11 @@ func hourly(ago time.Duration) string {
 func (w *world) put(history string, s *v1alpha1.WangellService) {
 	w.t.Helper()
 	w.apply(s)
-	if err := w.c.Delete(runtime.KeyOf(s)); err != nil {
+	if err := w.c.Delete(v1alpha1.KeyOf(s)); err != nil {
 		w.t.Fatal(err)
 	}
 	w.until("removed", func() bool { return len(w.c.Status()) == 0 })
-	a := w.addresses[runtime.KeyOf(s)]
+	a := w.addresses[v1alpha1.KeyOf(s)]
 	if err := w.c.Update([]Service{{Spec: s, Addr: a, Announce: true, History: history}}, nil); err != nil {
 		w.t.Fatal(err)
 	}
@@ -134,14 +133,14 @@ func TestDaemonsReportAForeseenServiceIdleSoon(t *testing.T) {
 
 func TestWhatIsLearntIsKeptForTheNextController(t *testing.T) {
 	var mu sync.Mutex
-	learnt := map[runtime.Key]string{}
+	learnt := map[v1alpha1.Key]string{}
 	last := func() string {
 		mu.Lock()
 		defer mu.Unlock()
 		return learnt["default/a"]
 	}
 	w := newWorld(t, func(c *Config) {
-		c.Learnt = func(k runtime.Key, text string) {
+		c.Learnt = func(k v1alpha1.Key, text string) {
 			mu.Lock()
 			defer mu.Unlock()
 			learnt[k] = text

@@ -18,6 +18,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/decide/reservation"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -186,7 +187,7 @@ func TestPodsOfAClusterAreFrozenByTheirNode(t *testing.T) {
 	}
 	w.until("the cluster hears of it", heard(true))
 	w.cluster.mu.Lock()
-	w.cluster.reserved = runtime.Reservations{CPU: 0.5, Kept: "why"}
+	w.cluster.reserved = reservation.Summary{CPU: 0.5, Kept: "why"}
 	w.cluster.mu.Unlock()
 	if got := w.status("a").Reservations; got.CPU != 0.5 || got.Kept != "why" {
 		t.Errorf("status %+v", got)
@@ -203,7 +204,7 @@ func TestPodsOfAClusterAreFrozenByTheirNode(t *testing.T) {
 func TestLeastRecentlyUsedFrozenServiceIsStopped(t *testing.T) {
 	for name, c := range map[string]struct {
 		there []frozenThere
-		want  runtime.Key
+		want  v1alpha1.Key
 	}{
 		"none": {nil, ""},
 		"the oldest": {[]frozenThere{
@@ -299,7 +300,7 @@ func TestPodWithoutRoomStopsFrozenPodsThatKeepTheirRequests(t *testing.T) {
 	w.frozenOn("n2", "large", 2, requests)
 	a, pod := w.frozenOn("n2", "a", 3, freezing)
 	w.cluster.mu.Lock()
-	w.cluster.reserved = runtime.Reservations{Short: "pod a-3 has no room", ShortOn: "n2"}
+	w.cluster.reserved = reservation.Summary{Short: "pod a-3 has no room", ShortOn: "n2"}
 	w.cluster.mu.Unlock()
 	w.d2.send(&wire.Frozen{Service: a, PodID: wireID(pod), Seq: 1, At: monotime.Now()})
 	w.untilState("large", "Cold")

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
@@ -54,7 +55,7 @@ func (h imageHost) Changed(i *images.Service) {
 	}
 }
 
-func (h imageHost) Failed(key runtime.Key, st images.ImageStatus) {
+func (h imageHost) Failed(key v1alpha1.Key, st images.ImageStatus) {
 	h.engine.events.emit(Event{
 		Time: time.Now(), Kind: EventImages, Service: key, Severity: SeverityWarning, Text: st.Message,
 	})
@@ -77,19 +78,19 @@ type preparer struct {
 
 	mu      sync.Mutex
 	jobs    []job
-	busy    map[runtime.Key]bool // one job per service at a time
+	busy    map[v1alpha1.Key]bool // one job per service at a time
 	workers int
 	stopped bool
 }
 
 // job is to prepare a service, or to forget it if want is nil.
 type job struct {
-	key  runtime.Key
+	key  v1alpha1.Key
 	want *wanted
 }
 
 func newPreparer(ctx context.Context, rt runtime.Runtime, events *hub, limit int) *preparer {
-	p := &preparer{runtime: rt, events: events, limit: limit, busy: map[runtime.Key]bool{}}
+	p := &preparer{runtime: rt, events: events, limit: limit, busy: map[v1alpha1.Key]bool{}}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	return p
 }
@@ -101,7 +102,7 @@ func (p *preparer) add(w *wanted) {
 	}
 }
 
-func (p *preparer) forget(k runtime.Key) { p.enqueue(job{key: k}) }
+func (p *preparer) forget(k v1alpha1.Key) { p.enqueue(job{key: k}) }
 
 func (p *preparer) enqueue(j job) {
 	p.mu.Lock()
@@ -126,7 +127,7 @@ func (p *preparer) stop() {
 }
 
 // next takes the first job of a service that has none in progress. Without one the worker ends.
-func (p *preparer) next(last runtime.Key) (job, bool) {
+func (p *preparer) next(last v1alpha1.Key) (job, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.busy, last)
@@ -146,7 +147,7 @@ func (p *preparer) next(last runtime.Key) (job, bool) {
 }
 
 func (p *preparer) work() {
-	for last := runtime.Key(""); ; {
+	for last := v1alpha1.Key(""); ; {
 		j, ok := p.next(last)
 		if !ok {
 			return

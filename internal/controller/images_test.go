@@ -15,7 +15,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/node/cri"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -347,7 +346,7 @@ func TestAPodWhoseFilesCannotBeHadIsReplacedElsewhere(t *testing.T) {
 	w.until("the other node is preferred", func() bool {
 		w.cluster.mu.Lock()
 		defer w.cluster.mu.Unlock()
-		return slices.Equal(w.cluster.preferred[runtime.KeyOf(a)], []string{"n2"})
+		return slices.Equal(w.cluster.preferred[v1alpha1.KeyOf(a)], []string{"n2"})
 	})
 	if st := w.status("a"); len(st.Pods) != 1 || st.Pods[0].ID != pod || st.Images.Reason != cri.ReasonUnreadable {
 		t.Fatalf("before the report: %+v", st)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -97,7 +97,7 @@ type inspection struct {
 // clientOf is a client of a service.
 type clientOf struct {
 	client  netip.Addr
-	service runtime.Key
+	service v1alpha1.Key
 }
 
 func (o *inspector) askGates() *inspection {

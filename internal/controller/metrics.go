@@ -8,8 +8,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/decide/reservation"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -104,28 +106,28 @@ type snapshot struct {
 
 // podThrottle is how much CPU limits have slowed the containers of a pod.
 type podThrottle struct {
-	service    runtime.Key
+	service    v1alpha1.Key
 	pod        string
 	containers []runtime.ContainerUsage
 }
 
 // podLayer is what a pod has written into its own layer.
 type podLayer struct {
-	service runtime.Key
+	service v1alpha1.Key
 	pod     string
 	bytes   int64
 }
 
 // usedService holds the exported values of a service that has been used.
 type usedService struct {
-	key     runtime.Key
+	key     v1alpha1.Key
 	traffic Traffic
 	latest  float64 // seconds since the epoch
 	saved   savings
 	answers []podAnswers // if requests are balanced
 	states  map[lifecycle.State]time.Duration
 	frozen  *[2]uint64 // bytes of frozen pods in RAM and in swap; nil if there are none
-	freed   runtime.Reservations
+	freed   reservation.Summary
 }
 
 // classes are the names of the classes of answers.
@@ -317,13 +319,13 @@ func (w *wakes) record(s *service, r lifecycle.Record) {
 }
 
 // forget removes the metrics of a service.
-func (w *wakes) forget(k runtime.Key) {
+func (w *wakes) forget(k v1alpha1.Key) {
 	namespace, name := k.Split()
 	w.each.DeleteLabelValues(namespace, name)
 }
 
 // observe counts phases of a service's wake that have ended.
-func (w *wakes) observe(k runtime.Key, news []lifecycle.Phase) {
+func (w *wakes) observe(k v1alpha1.Key, news []lifecycle.Phase) {
 	for _, p := range news {
 		switch p.Name {
 		case lifecycle.PhaseSYNSeen:

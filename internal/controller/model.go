@@ -181,7 +181,7 @@ func (r *rate) at(count uint64, now monotime.Time) float64 {
 
 // table finds services and pods by their names. It belongs to the loop.
 type table struct {
-	services  map[runtime.Key]*service
+	services  map[v1alpha1.Key]*service
 	byAddr    map[netip.AddrPort]*service
 	byRuntime map[string]*pod // by the runtime's ID
 	byWire    map[uint64]*pod // by the ID on the wire
@@ -190,7 +190,7 @@ type table struct {
 
 func newTable(node string) *table {
 	return &table{
-		services: map[runtime.Key]*service{}, byAddr: map[netip.AddrPort]*service{},
+		services: map[v1alpha1.Key]*service{}, byAddr: map[netip.AddrPort]*service{},
 		byRuntime: map[string]*pod{}, byWire: map[uint64]*pod{}, node: node,
 	}
 }
@@ -214,14 +214,14 @@ func (t *table) removePod(p *pod) {
 }
 
 // revisions returns the services that others route requests to.
-func (t *table) revisions() map[runtime.Key]bool {
-	all := map[runtime.Key]bool{}
+func (t *table) revisions() map[v1alpha1.Key]bool {
+	all := map[v1alpha1.Key]bool{}
 	for _, s := range t.services {
 		if s.machine.Deleted() {
 			continue
 		}
 		for _, r := range s.spec.Spec.Traffic {
-			all[runtime.Key(s.spec.Namespace+"/"+r.Revision)] = true
+			all[v1alpha1.Key(s.spec.Namespace+"/"+r.Revision)] = true
 		}
 	}
 	return all
@@ -233,7 +233,7 @@ func (t *table) unroute(before, after *wanted) {
 		if slices.ContainsFunc(after.spec.Spec.Traffic, func(n v1alpha1.Revision) bool { return n.Revision == r.Revision }) {
 			continue
 		}
-		if s := t.services[runtime.Key(before.spec.Namespace+"/"+r.Revision)]; s != nil {
+		if s := t.services[v1alpha1.Key(before.spec.Namespace+"/"+r.Revision)]; s != nil {
 			s.routed = monotime.Now()
 		}
 	}

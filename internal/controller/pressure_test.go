@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -53,7 +52,7 @@ func TestSpentBudgetIsToldOfItsService(t *testing.T) {
 	} {
 		w.d.send(&wire.Alert{Kind: c.kind, Service: w.vip(c.name), Source: attacker})
 		e := awaitPressure(t, events)
-		if e.Service != runtime.Key("default/"+c.name) || e.Node != "n1" || e.Severity != SeverityWarning ||
+		if e.Service != v1alpha1.Key("default/"+c.name) || e.Node != "n1" || e.Severity != SeverityWarning ||
 			e.Reason != PressureWakes || e.Text != c.text {
 			t.Errorf("%v: %+v, want %q", c.kind, e, c.text)
 		}
@@ -130,7 +129,7 @@ func TestAlmostFullTableIsToldOfItsNode(t *testing.T) {
 	w.d.send(&wire.Alert{Kind: wire.AlertServiceFlows, Service: a, Used: 8, Size: 9})
 	text := fmt.Sprintf("node n1: service address %v has 8 of the 9 connections that one may have "+
 		"(--max-flows-per-service)", a)
-	for _, key := range []runtime.Key{"default/warm", ""} {
+	for _, key := range []v1alpha1.Key{"default/warm", ""} {
 		if e := awaitPressure(t, events); e.Service != key || e.Text != text {
 			t.Errorf("%+v, want %q of %q", e, text, key)
 		}

@@ -99,7 +99,7 @@ func (c *Controller) inspect(ctx context.Context, ask func(*inspector) *inspecti
 }
 
 // StatusOf returns the status of one service, and whether it exists.
-func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
+func (c *Controller) StatusOf(key v1alpha1.Key) (st Status, ok bool) {
 	c.loop.call(func() {
 		if s := c.engine.table.services[key]; s != nil {
 			st, ok = s.status(), true
@@ -114,12 +114,12 @@ func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
 // Changed waits until the Status of services has changed since the last call, and returns their keys, each once;
 // deleted services are among them. A newer time of the last packet counts as a change every latestPause only. There is
 // one set of changes: only one goroutine should call Changed.
-func (c *Controller) Changed(ctx context.Context) ([]runtime.Key, error) {
+func (c *Controller) Changed(ctx context.Context) ([]v1alpha1.Key, error) {
 	return c.engine.changed.take(ctx, c.loop.done)
 }
 
 // Observe returns the load of a service, and whether it exists.
-func (c *Controller) Observe(key runtime.Key) (o Observation, ok bool) {
+func (c *Controller) Observe(key v1alpha1.Key) (o Observation, ok bool) {
 	c.loop.call(func() {
 		if s := c.engine.table.services[key]; s != nil {
 			o, ok = s.observe(monotime.Now()), true
@@ -135,8 +135,8 @@ func (c *Controller) Observe(key runtime.Key) (o Observation, ok bool) {
 
 // Resolve finds the service that a user means: "namespace/name", or a name alone if only one service has it, or one in
 // the namespace default.
-func (c *Controller) Resolve(name string) (runtime.Key, error) {
-	var found []runtime.Key
+func (c *Controller) Resolve(name string) (v1alpha1.Key, error) {
+	var found []v1alpha1.Key
 	c.loop.call(func() {
 		for k := range c.engine.table.services {
 			if string(k) == name || !strings.Contains(name, "/") && strings.HasSuffix(string(k), "/"+name) {
@@ -150,20 +150,20 @@ func (c *Controller) Resolve(name string) (runtime.Key, error) {
 		return found[0], nil
 	case len(found) == 0:
 		return "", fmt.Errorf("service %q: %w", name, runtime.ErrNotFound)
-	case slices.Contains(found, runtime.Key("default/"+name)):
-		return runtime.Key("default/" + name), nil
+	case slices.Contains(found, v1alpha1.Key("default/"+name)):
+		return v1alpha1.Key("default/" + name), nil
 	}
 	return "", fmt.Errorf("service %q: there are several: %v: name one with its namespace", name, found)
 }
 
 // Wakes returns the kept waterfalls (lifecycle.RingSize over all services) of a service, or of all if key is empty,
 // oldest first.
-func (c *Controller) Wakes(key runtime.Key) []lifecycle.Waterfall {
+func (c *Controller) Wakes(key v1alpha1.Key) []lifecycle.Waterfall {
 	return c.engine.wakes.ring.Wakes(string(key))
 }
 
 // Logs copies the output of a container of the service's pods to w (runtime.Runtime).
-func (c *Controller) Logs(ctx context.Context, key runtime.Key, w io.Writer, options runtime.LogOptions) error {
+func (c *Controller) Logs(ctx context.Context, key v1alpha1.Key, w io.Writer, options runtime.LogOptions) error {
 	var spec *v1alpha1.WangellService
 	if !c.loop.call(func() {
 		if s := c.engine.table.services[key]; s != nil {
@@ -204,12 +204,12 @@ func (s *service) glance() glance {
 // changedSet collects the services whose Status has changed, each once.
 type changedSet struct {
 	mu   sync.Mutex
-	keys map[runtime.Key]bool
+	keys map[v1alpha1.Key]bool
 	more chan struct{} // has an element while there are keys
 }
 
 func newChangedSet() *changedSet {
-	return &changedSet{keys: map[runtime.Key]bool{}, more: make(chan struct{}, 1)}
+	return &changedSet{keys: map[v1alpha1.Key]bool{}, more: make(chan struct{}, 1)}
 }
 
 // check adds a service if its Status has changed.
@@ -220,7 +220,7 @@ func (c *changedSet) check(s *service) {
 	}
 }
 
-func (c *changedSet) add(k runtime.Key) {
+func (c *changedSet) add(k v1alpha1.Key) {
 	c.mu.Lock()
 	c.keys[k] = true
 	c.mu.Unlock()
@@ -230,14 +230,14 @@ func (c *changedSet) add(k runtime.Key) {
 	}
 }
 
-func (c *changedSet) addAll(services map[runtime.Key]*service) {
+func (c *changedSet) addAll(services map[v1alpha1.Key]*service) {
 	for k := range services {
 		c.add(k)
 	}
 }
 
 // take waits until there are keys, and removes and returns them. It returns ErrClosed once done is closed.
-func (c *changedSet) take(ctx context.Context, done <-chan struct{}) ([]runtime.Key, error) {
+func (c *changedSet) take(ctx context.Context, done <-chan struct{}) ([]v1alpha1.Key, error) {
 	for {
 		select {
 		case <-c.more:

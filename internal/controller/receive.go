@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
@@ -235,7 +236,7 @@ func (r *receiver) podReport(from wire.Peer, m *wire.PodReport) {
 		return
 	}
 	pod := runtime.Pod{
-		ID: m.UID, Service: runtime.Key(m.Service), SpecHash: m.SpecHash, Addr: m.Addr, Netns: m.Netns, Node: from.Node,
+		ID: m.UID, Service: v1alpha1.Key(m.Service), SpecHash: m.SpecHash, Addr: m.Addr, Netns: m.Netns, Node: from.Node,
 	}
 	if info := r.nodes.node(from.Node).info; info != nil {
 		pod.NodeAddr = info.Addr

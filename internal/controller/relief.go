@@ -9,9 +9,11 @@ import (
 	"slices"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/decide/reservation"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -30,7 +32,7 @@ type relief struct {
 
 // frozenThere is a service with pods on a node that is short of room.
 type frozenThere struct {
-	key    runtime.Key
+	key    v1alpha1.Key
 	frozen bool          // all its pods are frozen
 	stops  bool          // sleep.onPressure is Stop, and nothing requires a pod of it at present
 	ending bool          // it was chosen earlier, and is being stopped
@@ -39,7 +41,7 @@ type frozenThere struct {
 
 // leastRecentlyUsed chooses the service to stop: the frozen one that may be stopped and has the oldest last packet.
 // It chooses none while another one is being stopped, because that may suffice.
-func leastRecentlyUsed(there []frozenThere) (key runtime.Key, ok bool) {
+func leastRecentlyUsed(there []frozenThere) (key v1alpha1.Key, ok bool) {
 	if slices.ContainsFunc(there, func(s frozenThere) bool { return s.ending }) {
 		return "", false
 	}
@@ -53,7 +55,7 @@ func leastRecentlyUsed(there []frozenThere) (key runtime.Key, ok bool) {
 }
 
 // reservations returns what the frozen pods of a service have given back.
-func (r *relief) reservations(s *service) (given runtime.Reservations) {
+func (r *relief) reservations(s *service) (given reservation.Summary) {
 	if r.cluster != nil && len(s.pods) > 0 {
 		given = r.cluster.Reservations(s.key)
 	}

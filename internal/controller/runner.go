@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
@@ -167,7 +168,7 @@ func (r *runner) stopOrphan(rt runtime.Pod, grace time.Duration) {
 }
 
 // work stops a pod, repeating failed attempts, and then runs done on the loop.
-func (r *runner) work(k runtime.Key, id string, grace time.Duration, done func()) {
+func (r *runner) work(k v1alpha1.Key, id string, grace time.Duration, done func()) {
 	if r.loop.idle() {
 		return
 	}
@@ -294,7 +295,7 @@ type laggards struct {
 
 // latePod is a pod that did not end soon after its stop signal.
 type latePod struct {
-	service runtime.Key
+	service v1alpha1.Key
 	name    string
 	text    string
 }
@@ -344,7 +345,7 @@ const lateAdvice = "Let the program end on SIGTERM, or name the signal on which 
 
 // lateSummary reports many pods in one sentence.
 func lateSummary(list []latePod) string {
-	services := map[runtime.Key]bool{}
+	services := map[v1alpha1.Key]bool{}
 	for _, p := range list {
 		services[p.service] = true
 	}

@@ -271,7 +271,7 @@ func TestPodThatIgnoresSIGTERMIsTold(t *testing.T) {
 		if id := fmt.Sprint(name, "-", i+1); len(w.status(name).Pods) != 1 || w.status(name).Pods[0].ID != id {
 			t.Fatalf("pods %+v, want %s", w.status(name).Pods, id)
 		}
-		go func() { _ = w.c.Sleep(t.Context(), runtime.Key("default/"+name)) }()
+		go func() { _ = w.c.Sleep(t.Context(), v1alpha1.Key("default/"+name)) }()
 	}
 	w.rt.ending <- runtime.Ending{PodID: "c-3", Grace: time.Minute, Ended: func() bool { return true }}
 	w.rt.ending <- runtime.Ending{PodID: "a-1", Grace: 29*time.Second + 900*time.Millisecond,
@@ -303,7 +303,7 @@ func TestManyLatePodsAreOneEvent(t *testing.T) {
 	w.apply(list...)
 	for _, s := range list {
 		w.warm(s.Name)
-		go func() { _ = w.c.Sleep(t.Context(), runtime.KeyOf(s)) }()
+		go func() { _ = w.c.Sleep(t.Context(), v1alpha1.KeyOf(s)) }()
 	}
 	for _, s := range list {
 		w.rt.ending <- runtime.Ending{PodID: w.status(s.Name).Pods[0].ID, Grace: time.Minute}

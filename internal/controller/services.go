@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/sources"
 	"wangell.loutres.me/internal/runtime"
@@ -21,14 +22,14 @@ var ErrNotSynced = errors.New("controller: services are not known yet")
 // are neither in put nor in remove stay. On an error nothing is changed.
 //
 // It returns once daemons are being informed; images are fetched and pods replaced afterwards.
-func (c *Controller) Update(put []Service, remove []runtime.Key) error {
+func (c *Controller) Update(put []Service, remove []v1alpha1.Key) error {
 	c.catalog.mu.Lock()
 	defer c.catalog.mu.Unlock()
 	return c.update(put, remove)
 }
 
 // update is Update while the catalog is locked.
-func (c *Controller) update(put []Service, remove []runtime.Key) error {
+func (c *Controller) update(put []Service, remove []v1alpha1.Key) error {
 	if c.catalog.closed {
 		return ErrClosed
 	}
@@ -67,7 +68,7 @@ func (c *Controller) Put(s Service) error { return c.Update([]Service{s}, nil) }
 
 // Restrict changes Service.Policy of a service. Daemons are being informed when it returns. It does nothing if the
 // service does not exist.
-func (c *Controller) Restrict(key runtime.Key, policy *sources.Set) error {
+func (c *Controller) Restrict(key v1alpha1.Key, policy *sources.Set) error {
 	c.catalog.mu.Lock()
 	defer c.catalog.mu.Unlock()
 	w := c.catalog.wanted[key]
@@ -80,7 +81,7 @@ func (c *Controller) Restrict(key runtime.Key, policy *sources.Set) error {
 
 // Delete removes a service with its pods. It returns at once; the pods end with their grace. It does nothing if the
 // service does not exist.
-func (c *Controller) Delete(key runtime.Key) error { return c.Update(nil, []runtime.Key{key}) }
+func (c *Controller) Delete(key v1alpha1.Key) error { return c.Update(nil, []v1alpha1.Key{key}) }
 
 // Synced declares the set of services complete: daemons get the table of services, and running pods are adopted if
 // they fit and stopped otherwise. Until then, daemons that ask for a wake wait. Later calls do nothing.
@@ -109,7 +110,7 @@ func (c *Controller) Synced(ctx context.Context) error {
 // it, or changes the number of serving pods. It returns at once. An error means that nothing was changed, and that it
 // may be tried again: a service that was deleted and put again does not begin before its old pods are gone. why is a
 // reason in a few words, for users.
-func (c *Controller) Scale(key runtime.Key, n int, why string) error {
+func (c *Controller) Scale(key v1alpha1.Key, n int, why string) error {
 	if n < 0 {
 		return fmt.Errorf("service %s: %d replicas: the minimum is 0", key, n)
 	}
@@ -130,7 +131,7 @@ func (c *Controller) Scale(key runtime.Key, n int, why string) error {
 
 // Sleep puts a service to sleep and waits until nothing is left of the pods that it had. A client that comes meanwhile
 // wakes it again right after.
-func (c *Controller) Sleep(ctx context.Context, key runtime.Key) error {
+func (c *Controller) Sleep(ctx context.Context, key v1alpha1.Key) error {
 	var w *sleeper
 	var err error
 	if !c.loop.call(func() {
@@ -167,7 +168,7 @@ func (c *Controller) Sleep(ctx context.Context, key runtime.Key) error {
 }
 
 // living returns a service whose pods can be acted on. It belongs to the loop.
-func (e *engine) living(key runtime.Key) (*service, error) {
+func (e *engine) living(key v1alpha1.Key) (*service, error) {
 	s := e.table.services[key]
 	switch {
 	case !e.synced:
@@ -182,7 +183,7 @@ func (e *engine) living(key runtime.Key) (*service, error) {
 
 // ask delivers an event to a service's machine, and waits until ready. event is called once, on the loop; it may
 // return nil. An error from ready or ctx undoes nothing.
-func (c *Controller) ask(ctx context.Context, key runtime.Key, event func(*service) lifecycle.Event,
+func (c *Controller) ask(ctx context.Context, key v1alpha1.Key, event func(*service) lifecycle.Event,
 	ready func(*service) (bool, error)) error {
 	w := &waiter{ready, make(chan error, 1)}
 	var err error
@@ -220,7 +221,7 @@ func (c *Controller) ask(ctx context.Context, key runtime.Key, event func(*servi
 
 // Wake wakes a service, and returns once it serves. Its idle timeout begins then, as if a client had come. A service
 // that failed is tried again at once. If its wake fails, or a user puts it to sleep meanwhile, the error says so.
-func (c *Controller) Wake(ctx context.Context, key runtime.Key) error {
+func (c *Controller) Wake(ctx context.Context, key v1alpha1.Key) error {
 	return c.ask(ctx, key, func(s *service) lifecycle.Event {
 		if s.machine.Serving() > 0 && (s.machine.State() == lifecycle.Warm || s.machine.State() == lifecycle.Frozen) {
 			return lifecycle.ThawAsked{}
@@ -240,7 +241,7 @@ func (c *Controller) Wake(ctx context.Context, key runtime.Key) error {
 
 // Hold wakes a service, and keeps it awake while it is idle until release is called. Other reasons to end its pods
 // remain. release may be called several times.
-func (c *Controller) Hold(ctx context.Context, key runtime.Key) (release func(), err error) {
+func (c *Controller) Hold(ctx context.Context, key v1alpha1.Key) (release func(), err error) {
 	add := func(n int) bool {
 		return c.loop.call(func() {
 			if c.engine.held[key] += n; c.engine.held[key] <= 0 {
@@ -264,7 +265,7 @@ func (c *Controller) Hold(ctx context.Context, key runtime.Key) (release func(),
 // gets new connections and the new ones serve; the old ones end with their connections. For a service without pods it
 // is 0. If a new pod fails, the old ones continue to serve, and the error has the reason. In a cluster, the pods belong
 // to a Deployment, which restarts them.
-func (c *Controller) Restart(ctx context.Context, key runtime.Key) (replaced int, err error) {
+func (c *Controller) Restart(ctx context.Context, key v1alpha1.Key) (replaced int, err error) {
 	if c.engine.cluster != nil {
 		return 0, errors.New("in a cluster, kubectl rollout restart does this")
 	}

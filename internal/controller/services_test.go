@@ -187,7 +187,7 @@ func TestChangedReturnsEachServiceOnce(t *testing.T) {
 		w.put(newService(fmt.Sprint("s", i)), byte(i+1))
 	}
 	w.synced()
-	seen := map[runtime.Key]bool{}
+	seen := map[v1alpha1.Key]bool{}
 	for len(seen) < 5 {
 		keys, err := w.c.Changed(t.Context())
 		if err != nil {
@@ -206,7 +206,7 @@ func TestChangedReturnsEachServiceOnce(t *testing.T) {
 	w.untilState("s3", "Warm")
 	for warm := false; !warm; {
 		keys, err := w.c.Changed(t.Context())
-		if err != nil || !slices.Equal(keys, []runtime.Key{"default/s3"}) {
+		if err != nil || !slices.Equal(keys, []v1alpha1.Key{"default/s3"}) {
 			t.Fatalf("changed: %v, %v", keys, err)
 		}
 		st, _ := w.c.StatusOf(keys[0])

@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/decide/reservation"
 )
 
 // Traffic counts what went through the gate. Bytes are IP lengths; In is from client to pod.
@@ -107,7 +107,7 @@ type Status struct {
 	// NotFrozen says why the pods run although the service is idle for freezeAfter; empty if that is not the case.
 	NotFrozen string `json:"notFrozen,omitempty"`
 	// Reservations describes the requests that frozen pods have given back, on a cluster.
-	Reservations runtime.Reservations `json:"reservations,omitzero"`
+	Reservations reservation.Summary `json:"reservations,omitzero"`
 	// Slept is how long it has slept since the controller began to lead, and what that saved.
 	Slept Slept `json:"slept,omitzero"`
 }

@@ -24,7 +24,7 @@ type changes struct {
 	first   bool // before, there were no services
 	added   []*wanted
 	changed []*wanted
-	removed []runtime.Key
+	removed []v1alpha1.Key
 	prepare []*wanted     // whose images may have to be fetched
 	found   []runtime.Pod // if first: the pods that ran before
 }
@@ -32,27 +32,27 @@ type changes struct {
 // catalog is the set of wanted services.
 type catalog struct {
 	mu      sync.Mutex // also makes updates take turns
-	wanted  map[runtime.Key]*wanted
-	holders map[netip.AddrPort]runtime.Key
+	wanted  map[v1alpha1.Key]*wanted
+	holders map[netip.AddrPort]v1alpha1.Key
 	most    int // services that the gates have room for
 	synced  bool
 	closed  bool
 }
 
 func newCatalog(most int) *catalog {
-	return &catalog{wanted: map[runtime.Key]*wanted{}, holders: map[netip.AddrPort]runtime.Key{}, most: most}
+	return &catalog{wanted: map[v1alpha1.Key]*wanted{}, holders: map[netip.AddrPort]v1alpha1.Key{}, most: most}
 }
 
 // plan returns the changes that put some services and remove others. An error names the service that is not possible.
-func (c *catalog) plan(put []Service, remove []runtime.Key) (ch changes, err error) {
-	gone := make(map[runtime.Key]bool, len(remove))
+func (c *catalog) plan(put []Service, remove []v1alpha1.Key) (ch changes, err error) {
+	gone := make(map[v1alpha1.Key]bool, len(remove))
 	for _, k := range remove {
 		if c.wanted[k] != nil && !gone[k] {
 			gone[k] = true
 			ch.removed = append(ch.removed, k)
 		}
 	}
-	next := make(map[runtime.Key]*wanted, len(put))
+	next := make(map[v1alpha1.Key]*wanted, len(put))
 	for _, s := range put {
 		w := newWanted(s)
 		if !s.Addr.Is4() {
@@ -87,8 +87,8 @@ func (c *catalog) plan(put []Service, remove []runtime.Key) (ch changes, err err
 }
 
 // checkAddresses returns an error if a service of a plan would have the address and port of another one.
-func (c *catalog) checkAddresses(ch changes, next map[runtime.Key]*wanted, gone map[runtime.Key]bool) error {
-	taken := map[netip.AddrPort]runtime.Key{}
+func (c *catalog) checkAddresses(ch changes, next map[v1alpha1.Key]*wanted, gone map[v1alpha1.Key]bool) error {
+	taken := map[netip.AddrPort]v1alpha1.Key{}
 	for _, w := range slices.Concat(ch.added, ch.changed) {
 		other, clash := taken[w.addr]
 		if !clash {
@@ -147,7 +147,7 @@ type updater struct {
 	after   []func() // steps of machines, once the daemons' table has changed
 	begun   []*service
 
-	revisions map[runtime.Key]bool // services to which others have routed requests so far
+	revisions map[v1alpha1.Key]bool // services to which others have routed requests so far
 }
 
 // update carries out changes.
@@ -250,7 +250,7 @@ func (u *updater) change(w *wanted) {
 	})
 }
 
-func (u *updater) remove(k runtime.Key) {
+func (u *updater) remove(k v1alpha1.Key) {
 	e := u.engine
 	s := e.table.services[k]
 	switch {

@@ -112,8 +112,8 @@ func request(r corev1.ResourceRequirements, name corev1.ResourceName) float64 {
 
 // PodUsage is the resource usage of a container of a pod. Counters start with the container.
 type PodUsage struct {
-	Service runtime.Key `json:"service"`
-	Pod     string      `json:"pod"`
+	Service v1alpha1.Key `json:"service"`
+	Pod     string       `json:"pod"`
 	// Container is the name of the container, and Restarts how often it was started again in its pod.
 	Container string `json:"container"`
 	Restarts  int    `json:"restarts"`
@@ -139,7 +139,7 @@ var errNoMeter = errors.New("in a cluster, kubectl top pods has this")
 // Stats measures the containers of the pods of a service, or those of all services if key is empty. They are sorted
 // by service, and within one by the order of their start. Pods that end meanwhile are left out. Only a runtime.Meter
 // has them.
-func (c *Controller) Stats(ctx context.Context, key runtime.Key) ([]PodUsage, error) {
+func (c *Controller) Stats(ctx context.Context, key v1alpha1.Key) ([]PodUsage, error) {
 	meter, ok := c.runtime.(runtime.Meter)
 	if !ok {
 		return nil, errNoMeter

@@ -131,7 +131,7 @@ func TestSleepWaitsUntilThePodsAreGone(t *testing.T) {
 func TestWakeFailsWhenTheStartFails(t *testing.T) {
 	w := newWorld(t, nil)
 	w.rt.onStart = func(_ context.Context, s *v1alpha1.WangellService) error {
-		return fmt.Errorf("service %s: %w", runtime.KeyOf(s), errScript)
+		return fmt.Errorf("service %s: %w", v1alpha1.KeyOf(s), errScript)
 	}
 	w.apply(newService("a"))
 	a := w.vip("a")

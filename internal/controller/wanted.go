@@ -20,7 +20,6 @@ import (
 	"wangell.loutres.me/internal/decide/scale"
 	"wangell.loutres.me/internal/decide/sources"
 	"wangell.loutres.me/internal/node/readiness"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -46,7 +45,7 @@ type Service struct {
 
 // wanted is a Service with values derived from it. It is immutable: an update makes a new one.
 type wanted struct {
-	key      runtime.Key
+	key      v1alpha1.Key
 	spec     *v1alpha1.WangellService // with defaults
 	hash     string                   // of the spec: pods with another one are replaced
 	addr     netip.AddrPort
@@ -64,7 +63,7 @@ func newWanted(s Service) *wanted {
 	spec := s.Spec.DeepCopy()
 	v1alpha1.Default(spec)
 	return &wanted{
-		key: runtime.KeyOf(spec), spec: spec,
+		key: v1alpha1.KeyOf(spec), spec: spec,
 		addr: netip.AddrPortFrom(s.Addr, uint16(spec.Spec.Port)), announce: s.Announce,
 		permitted: s.Policy, digests: s.Digests, history: s.History,
 	}
@@ -182,10 +181,10 @@ func (w *wanted) grace() time.Duration {
 	return time.Duration(*w.spec.Spec.TerminationGracePeriodSeconds) * time.Second
 }
 
-func compareKeys(a, b runtime.Key) int { return strings.Compare(string(a), string(b)) }
+func compareKeys(a, b v1alpha1.Key) int { return strings.Compare(string(a), string(b)) }
 
 // bare returns an error's text without the service's name, which reports already have.
-func bare(k runtime.Key, err error) string {
+func bare(k v1alpha1.Key, err error) string {
 	return strings.TrimPrefix(err.Error(), fmt.Sprintf("service %s: ", k))
 }
 

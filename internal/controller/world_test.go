@@ -17,7 +17,6 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -30,8 +29,8 @@ type world struct {
 	cfg  Config
 	addr string
 
-	addresses map[runtime.Key]netip.Addr // given to services without an address of their own
-	applied   []runtime.Key
+	addresses map[v1alpha1.Key]netip.Addr // given to services without an address of their own
+	applied   []v1alpha1.Key
 }
 
 func newWorld(t testing.TB, change func(*Config)) *world {
@@ -110,26 +109,26 @@ func (w *world) apply(services ...*v1alpha1.WangellService) {
 
 func (w *world) tryApply(services ...*v1alpha1.WangellService) error {
 	if w.addresses == nil {
-		w.addresses = map[runtime.Key]netip.Addr{}
+		w.addresses = map[v1alpha1.Key]netip.Addr{}
 	}
 	var put []Service
-	var keys []runtime.Key
-	wanted := map[runtime.Key]bool{}
+	var keys []v1alpha1.Key
+	wanted := map[v1alpha1.Key]bool{}
 	for _, s := range services {
-		addr, known := w.addresses[runtime.KeyOf(s)]
+		addr, known := w.addresses[v1alpha1.KeyOf(s)]
 		switch {
 		case s.Spec.Address != "":
 			addr = netip.MustParseAddr(s.Spec.Address)
 		case !known:
 			n := len(w.addresses) + 2
 			addr = netip.AddrFrom4([4]byte{10, 46, byte(100 + n>>8), byte(n)})
-			w.addresses[runtime.KeyOf(s)] = addr
+			w.addresses[v1alpha1.KeyOf(s)] = addr
 		}
 		put = append(put, Service{Spec: s, Addr: addr, Announce: true})
-		keys = append(keys, runtime.KeyOf(s))
-		wanted[runtime.KeyOf(s)] = true
+		keys = append(keys, v1alpha1.KeyOf(s))
+		wanted[v1alpha1.KeyOf(s)] = true
 	}
-	remove := slices.DeleteFunc(slices.Clone(w.applied), func(k runtime.Key) bool { return wanted[k] })
+	remove := slices.DeleteFunc(slices.Clone(w.applied), func(k v1alpha1.Key) bool { return wanted[k] })
 	if err := w.c.Update(put, remove); err != nil {
 		return err
 	}

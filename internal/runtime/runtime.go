@@ -7,13 +7,13 @@ import (
 	"errors"
 	"io"
 	"net/netip"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/reservation"
 )
 
 // Phase is a step of the start of a pod.
@@ -27,18 +27,6 @@ const (
 	PhaseStarted Phase = "started" // the process is started
 )
 
-// Key names a service: "namespace/name".
-type Key string
-
-// KeyOf returns the key of a service.
-func KeyOf(s *v1alpha1.WangellService) Key { return Key(s.Namespace + "/" + s.Name) }
-
-// Split returns the namespace and the name of the service.
-func (k Key) Split() (namespace, name string) {
-	namespace, name, _ = strings.Cut(string(k), "/")
-	return namespace, name
-}
-
 // Pod is one running copy of a service: one container, or several that share a network namespace.
 type Pod struct {
 	// ID is unique among all pods that this machine has ever had.
@@ -46,7 +34,7 @@ type Pod struct {
 	// Name is what users call the pod; empty if that is the ID.
 	Name string
 	// Service is the service that the pod belongs to.
-	Service Key
+	Service v1alpha1.Key
 	// SpecHash is v1alpha1.Hash of the spec from which the pod was started.
 	SpecHash string
 	// Addr is the pod's address.
@@ -75,7 +63,7 @@ type Pod struct {
 // Exit reports the end of a pod's process.
 type Exit struct {
 	PodID   string
-	Service Key
+	Service v1alpha1.Key
 	// Code is the exit status; 128+n for signal n.
 	Code uint32
 	At   time.Time
@@ -147,23 +135,23 @@ type Cluster interface {
 	DescribeNode(ctx context.Context, name string) (labels map[string]string, taints []corev1.Taint, err error)
 	// PreferNodes sets the nodes on which the next pods of a service should run if they fit there, because these have its
 	// images. It must not block.
-	PreferNodes(k Key, names []string)
+	PreferNodes(k v1alpha1.Key, names []string)
 	// PullImage makes the node's own agent pull an image, with its credentials and those of a service's pods, which
 	// no other program needs to read. It returns once the node has the image, or with the reason why it cannot be
 	// pulled: a cri.ImageError if users can fix it.
 	PullImage(ctx context.Context, pull ImagePull) error
 	// Rolling reports whether a rollout is replacing the pods of a service. During one there may be more pods than were
 	// started, and the surplus must not be stopped.
-	Rolling(Key) bool
+	Rolling(v1alpha1.Key) bool
 	// Inherited returns the IDs, sorted, of the pods of a service that an earlier process started and that still run
 	// according to the API. Until the daemons have reported them, the service only seems to have no pods. Returns none
 	// once daemons have had enough time for that.
-	Inherited(Key) []string
+	Inherited(v1alpha1.Key) []string
 	// SetFrozen tells the runtime whether a pod is frozen, so that it gives back resource requests, or gets them
 	// again when it runs. It must not block.
 	SetFrozen(podID string, frozen bool)
 	// Reservations returns how freezing has changed the requests of a service's pods.
-	Reservations(Key) Reservations
+	Reservations(v1alpha1.Key) reservation.Summary
 }
 
 // ImagePull is an image that a node should pull as for a pod of a service.
@@ -219,7 +207,7 @@ type Runtime interface {
 	// nothing while it waits. progress may be nil.
 	Prepare(ctx context.Context, s *v1alpha1.WangellService, progress Progress) error
 	// Forget drops what Prepare has prepared for a service.
-	Forget(ctx context.Context, k Key) error
+	Forget(ctx context.Context, k v1alpha1.Key) error
 	// Start starts a pod of s and returns once its process runs, which is before it listens. On error nothing of the pod
 	// remains.
 	Start(ctx context.Context, s *v1alpha1.WangellService, hooks StartHooks) (Pod, error)
@@ -236,7 +224,7 @@ type Runtime interface {
 	Ending() <-chan Ending
 	// Logs copies what a container of the service's current or last pods has written to w. With Follow it continues until
 	// ctx ends.
-	Logs(ctx context.Context, k Key, w io.Writer, options LogOptions) error
+	Logs(ctx context.Context, k v1alpha1.Key, w io.Writer, options LogOptions) error
 	// Versions returns the versions of the programs behind the runtime by name, for reports: "containerd": "1.6.20".
 	Versions(ctx context.Context) map[string]string
 	// Close releases what the process holds. Pods keep running.

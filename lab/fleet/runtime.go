@@ -46,7 +46,7 @@ func (r *instant) Start(_ context.Context, s *v1alpha1.WangellService, hooks run
 	n := r.made
 	r.made++
 	p := runtime.Pod{
-		ID: fmt.Sprintf("%s-%d", s.Name, n), Service: runtime.KeyOf(s), SpecHash: v1alpha1.Hash(&s.Spec),
+		ID: fmt.Sprintf("%s-%d", s.Name, n), Service: v1alpha1.KeyOf(s), SpecHash: v1alpha1.Hash(&s.Spec),
 		Addr:  netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)}),
 		Netns: fmt.Sprintf("/var/run/netns/cni-%08d", n), Node: nodeName(n % r.daemons),
 		NodeAddr: nodeAddr(n % r.daemons), Started: monotime.Now(),
@@ -89,10 +89,12 @@ func (r *instant) Prepare(context.Context, *v1alpha1.WangellService, runtime.Pro
 }
 
 // Forget implements runtime.Runtime.
-func (r *instant) Forget(context.Context, runtime.Key) error { return nil }
+func (r *instant) Forget(context.Context, v1alpha1.Key) error { return nil }
 
 // Logs implements runtime.Runtime: pods write nothing.
-func (r *instant) Logs(context.Context, runtime.Key, io.Writer, runtime.LogOptions) error { return nil }
+func (r *instant) Logs(context.Context, v1alpha1.Key, io.Writer, runtime.LogOptions) error {
+	return nil
+}
 
 // Versions implements runtime.Runtime.
 func (r *instant) Versions(context.Context) map[string]string { return nil }
@@ -119,7 +121,7 @@ func (r *instant) ReportPod(runtime.PodReport) {}
 func (r *instant) SetNodes([]string) {}
 
 // Rolling implements runtime.Cluster.
-func (r *instant) Rolling(runtime.Key) bool { return false }
+func (r *instant) Rolling(v1alpha1.Key) bool { return false }
 
 // Inherited implements runtime.Cluster.
-func (r *instant) Inherited(runtime.Key) []string { return nil }
+func (r *instant) Inherited(v1alpha1.Key) []string { return nil }

@@ -43,7 +43,7 @@ func Floor(ctx context.Context, rt runtime.Runtime, s *v1alpha1.WangellService, 
 		}
 	}()
 	if err := rt.Prepare(ctx, s, nil); err != nil {
-		return fmt.Errorf("floor: prepare %s: %w", runtime.KeyOf(s), err)
+		return fmt.Errorf("floor: prepare %s: %w", v1alpha1.KeyOf(s), err)
 	}
 	lines := bufio.NewScanner(in)
 	encoder := json.NewEncoder(out)

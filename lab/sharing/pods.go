@@ -61,7 +61,7 @@ func (r *pods) Start(ctx context.Context, s *v1alpha1.WangellService, hooks runt
 	}
 	phase(runtime.PhaseImage)
 	p, err := n.newPod(runtime.Pod{
-		ID: id, Service: runtime.KeyOf(s), SpecHash: v1alpha1.Hash(&s.Spec), Node: n.Name, NodeAddr: n.host.Addr,
+		ID: id, Service: v1alpha1.KeyOf(s), SpecHash: v1alpha1.Hash(&s.Spec), Node: n.Name, NodeAddr: n.host.Addr,
 	})
 	if err != nil {
 		return runtime.Pod{}, err

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/decide/reservation"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -22,10 +23,10 @@ var errNone = errors.New("this cluster does not do that")
 func (podless) Prepare(context.Context, *v1alpha1.WangellService, runtime.Progress) error { return nil }
 
 // Forget implements runtime.Runtime.
-func (podless) Forget(context.Context, runtime.Key) error { return nil }
+func (podless) Forget(context.Context, v1alpha1.Key) error { return nil }
 
 // Logs implements runtime.Runtime.
-func (podless) Logs(context.Context, runtime.Key, io.Writer, runtime.LogOptions) error {
+func (podless) Logs(context.Context, v1alpha1.Key, io.Writer, runtime.LogOptions) error {
 	return errNone
 }
 
@@ -56,19 +57,19 @@ func (podless) DescribeNode(context.Context, string) (map[string]string, []corev
 }
 
 // PreferNodes implements runtime.Cluster.
-func (podless) PreferNodes(runtime.Key, []string) {}
+func (podless) PreferNodes(v1alpha1.Key, []string) {}
 
 // SetFrozen implements runtime.Cluster.
 func (podless) SetFrozen(string, bool) {}
 
 // Reservations implements runtime.Cluster.
-func (podless) Reservations(runtime.Key) runtime.Reservations { return runtime.Reservations{} }
+func (podless) Reservations(v1alpha1.Key) reservation.Summary { return reservation.Summary{} }
 
 // PullImage implements runtime.Cluster.
 func (podless) PullImage(context.Context, runtime.ImagePull) error { return errNone }
 
 // Rolling implements runtime.Cluster.
-func (podless) Rolling(runtime.Key) bool { return false }
+func (podless) Rolling(v1alpha1.Key) bool { return false }
 
 // Inherited implements runtime.Cluster.
-func (podless) Inherited(runtime.Key) []string { return nil }
+func (podless) Inherited(v1alpha1.Key) []string { return nil }

@@ -19,8 +19,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
 )
@@ -78,7 +78,7 @@ func TestServicesThatCannotStartSayWhy(t *testing.T) {
 				refused(t, l.Client(), l.address(t, name))
 				s := l.until(t, name, "failure", isState("Failed"))
 				event := u.await(t, 0, "the failure", func(e controller.Event) bool {
-					return e.Service == runtime.Key("default/"+name) && reports(controller.SeverityError, "wake failed")(e)
+					return e.Service == v1alpha1.Key("default/"+name) && reports(controller.SeverityError, "wake failed")(e)
 				})
 				for _, want := range test.want {
 					l.untilSaid(t, u, func(said string) bool { return strings.Contains(said, want) })

@@ -20,7 +20,7 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
 )
@@ -199,7 +199,7 @@ func (k *kept) end(t *testing.T) {
 // wantOpen waits until the pod's node counts n open connections.
 func (k *kept) wantOpen(t *testing.T, n int) {
 	t.Helper()
-	namespace, name := runtime.Key(k.key).Split()
+	namespace, name := v1alpha1.Key(k.key).Split()
 	want := regexp.MustCompile(fmt.Sprintf(
 		`(?m)^wangell_gate_open_flows\{[^}]*namespace="%s",service="%s"[^}]*\} %d$`, namespace, name, n))
 	e2e.Eventually(t, fmt.Sprintf("%s counts %d connections", k.home.name, n), func() (bool, string) {

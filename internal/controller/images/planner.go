@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/placement"
 	"wangell.loutres.me/internal/runtime"
@@ -56,7 +57,7 @@ type Host interface {
 	// Changed is called when the Status, Lazy or Digests of a service may have changed.
 	Changed(*Service)
 	// Failed is called once for each reason why no node gets the images of a service, which is in its Status.
-	Failed(key runtime.Key, st ImageStatus)
+	Failed(key v1alpha1.Key, st ImageStatus)
 }
 
 // Config is how a Planner works.
@@ -107,7 +108,7 @@ func (p *Planner) Begin() {
 }
 
 // Forget forgets a service that is gone.
-func (p *Planner) Forget(key runtime.Key) {
+func (p *Planner) Forget(key v1alpha1.Key) {
 	if p != nil {
 		p.Cluster.PreferNodes(key, nil)
 		p.Touch()

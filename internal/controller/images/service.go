@@ -9,13 +9,12 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/placement"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // Service is a service, as far as its images are concerned. The controller makes it with Set, and reads the other
 // fields, which a Planner writes. It belongs to the controller's loop.
 type Service struct {
-	key  runtime.Key
+	key  v1alpha1.Key
 	spec *v1alpha1.WangellService // with defaults; never changed in place
 	hash string                   // of the spec
 
@@ -35,12 +34,12 @@ type Service struct {
 // Set sets the manifest, with defaults, and its hash (v1alpha1.Hash). Digests that the manifest does not need are
 // dropped.
 func (s *Service) Set(spec *v1alpha1.WangellService, hash string) {
-	s.key, s.spec, s.hash = runtime.KeyOf(spec), spec, hash
+	s.key, s.spec, s.hash = v1alpha1.KeyOf(spec), spec, hash
 	s.Digests.Set(&spec.Spec, s.Digests.List)
 }
 
 // Key names the service.
-func (s *Service) Key() runtime.Key { return s.key }
+func (s *Service) Key() v1alpha1.Key { return s.key }
 
 // list returns the images of the service's pods by the names that nodes pull.
 func (s *Service) list() []placement.Image {

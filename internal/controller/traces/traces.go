@@ -25,8 +25,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/lifecycle"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -114,7 +114,7 @@ func (e *Exporter) Put(w lifecycle.Waterfall) {
 // Join makes the wake of a service that is in progress, or has just ended, part of the trace of a request that has
 // waited for it. The first one counts. If the client does not record its span, the wake keeps a trace of its own, with
 // a link. Join never blocks.
-func (e *Exporter) Join(service runtime.Key, c wire.Caller) {
+func (e *Exporter) Join(service v1alpha1.Key, c wire.Caller) {
 	if e == nil {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
@@ -77,7 +78,7 @@ func (s *scoped) Sees(namespace string) (yes, known bool) {
 	return s.sees(namespace), known || s.everywhere || s.namespace != ""
 }
 
-func (s *scoped) seesService(k runtime.Key) bool {
+func (s *scoped) seesService(k v1alpha1.Key) bool {
 	namespace, _ := k.Split()
 	return s.sees(namespace)
 }
@@ -88,10 +89,10 @@ func (s *scoped) Status() []controller.Status {
 }
 
 // Resolve implements httpapi.Services. It finds only services that the user sees.
-func (s *scoped) Resolve(name string) (runtime.Key, error) {
-	var found []runtime.Key
+func (s *scoped) Resolve(name string) (v1alpha1.Key, error) {
+	var found []v1alpha1.Key
 	for _, st := range s.Status() {
-		k := runtime.KeyOf(&st.Service)
+		k := v1alpha1.KeyOf(&st.Service)
 		if string(k) == name {
 			return k, nil
 		}
@@ -121,14 +122,14 @@ func (s *scoped) Pressure() []controller.Pressure {
 }
 
 // Wakes implements httpapi.Services.
-func (s *scoped) Wakes(k runtime.Key) []lifecycle.Waterfall {
+func (s *scoped) Wakes(k v1alpha1.Key) []lifecycle.Waterfall {
 	return slices.DeleteFunc(s.all.Wakes(k), func(w lifecycle.Waterfall) bool {
-		return !s.seesService(runtime.Key(w.Service))
+		return !s.seesService(v1alpha1.Key(w.Service))
 	})
 }
 
 // Sleep implements httpapi.Services.
-func (s *scoped) Sleep(ctx context.Context, k runtime.Key) error {
+func (s *scoped) Sleep(ctx context.Context, k v1alpha1.Key) error {
 	namespace, name := k.Split()
 	err := s.need(ctx, sleepService(namespace, name), "put services to sleep (patch wangellservices/scale)")
 	if err != nil {
@@ -138,7 +139,7 @@ func (s *scoped) Sleep(ctx context.Context, k runtime.Key) error {
 }
 
 // Logs implements httpapi.Services.
-func (s *scoped) Logs(ctx context.Context, k runtime.Key, w io.Writer, options runtime.LogOptions) error {
+func (s *scoped) Logs(ctx context.Context, k v1alpha1.Key, w io.Writer, options runtime.LogOptions) error {
 	namespace, _ := k.Split()
 	if err := s.need(ctx, readLogs(namespace), "read logs (get pods/log)"); err != nil {
 		return err

@@ -65,21 +65,21 @@ func (s *services) Status() []controller.Status {
 		all = append(all, more)
 	}
 	for _, n := range all {
-		namespace, name := runtime.Key(n).Split()
+		namespace, name := v1alpha1.Key(n).Split()
 		out = append(out, controller.Status{Service: v1alpha1.WangellService{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		}})
 	}
 	return out
 }
-func (*services) Resolve(string) (runtime.Key, error) { panic("it would tell of all namespaces") }
-func (*services) Pressure() []controller.Pressure     { return []controller.Pressure{{Reason: "Full"}} }
-func (*services) Wakes(k runtime.Key) []lifecycle.Waterfall {
+func (*services) Resolve(string) (v1alpha1.Key, error) { panic("it would tell of all namespaces") }
+func (*services) Pressure() []controller.Pressure      { return []controller.Pressure{{Reason: "Full"}} }
+func (*services) Wakes(k v1alpha1.Key) []lifecycle.Waterfall {
 	all := []lifecycle.Waterfall{{Service: "red/a"}, {Service: "team/a"}}
 	return slices.DeleteFunc(all, func(w lifecycle.Waterfall) bool { return k != "" && string(k) != w.Service })
 }
-func (s *services) Sleep(_ context.Context, k runtime.Key) error { s.slept.Store(k); return nil }
-func (*services) Logs(_ context.Context, k runtime.Key, w io.Writer, _ runtime.LogOptions) error {
+func (s *services) Sleep(_ context.Context, k v1alpha1.Key) error { s.slept.Store(k); return nil }
+func (*services) Logs(_ context.Context, k v1alpha1.Key, w io.Writer, _ runtime.LogOptions) error {
 	_, err := fmt.Fprintln(w, "log of", k)
 	return err
 }
@@ -397,7 +397,7 @@ func TestSleepAndLogsNeedRightsOfTheirOwn(t *testing.T) {
 	if c.services.slept.Load() != nil {
 		t.Error("it was put to sleep")
 	}
-	if err := bob.Sleep(ctx, "team/a"); err != nil || c.services.slept.Load() != runtime.Key("team/a") {
+	if err := bob.Sleep(ctx, "team/a"); err != nil || c.services.slept.Load() != v1alpha1.Key("team/a") {
 		t.Errorf("%v, %v", err, c.services.slept.Load())
 	}
 	var log bytes.Buffer
@@ -412,13 +412,13 @@ func TestSleepAndLogsNeedRightsOfTheirOwn(t *testing.T) {
 
 func TestEventsOfOtherNamespacesAreNotHeard(t *testing.T) {
 	c := newCluster(t)
-	for _, s := range []runtime.Key{"red/a", "", "team/a"} {
+	for _, s := range []v1alpha1.Key{"red/a", "", "team/a"} {
 		c.services.events <- controller.Event{Kind: controller.EventReport, Service: s, Node: "node-1"}
 	}
 	close(c.services.events)
-	var got []runtime.Key
+	var got []v1alpha1.Key
 	err := c.as("ann", "").Events(t.Context(), nil, func(e controller.Event) { got = append(got, e.Service) })
-	if err != nil || !slices.Equal(got, []runtime.Key{"team/a"}) {
+	if err != nil || !slices.Equal(got, []v1alpha1.Key{"team/a"}) {
 		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/show/dashboard"
 	"wangell.loutres.me/internal/show/httpapi"
 )
@@ -185,7 +185,7 @@ func TestDashboardRefusesStrangersAndOtherPages(t *testing.T) {
 		t.Fatal("it was put to sleep")
 	}
 	resp := request(t, "POST", page(t, c.as("bob", ""), true)+sleep, action, "sleep")
-	if resp.StatusCode != 204 || c.services.slept.Load() != runtime.Key("team/a") {
+	if resp.StatusCode != 204 || c.services.slept.Load() != v1alpha1.Key("team/a") {
 		t.Errorf("bob: %s, %v", resp.Status, c.services.slept.Load())
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // statusDelay is the time from a change of a service's state to its reconciliation, in which further changes are
@@ -26,7 +26,7 @@ type changedServices struct {
 }
 
 // add never blocks.
-func (s *changedServices) add(keys ...runtime.Key) {
+func (s *changedServices) add(keys ...v1alpha1.Key) {
 	q := s.queue.Load()
 	if q == nil {
 		return

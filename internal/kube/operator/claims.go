@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
@@ -30,23 +29,23 @@ const claimPatience = 10 * time.Second
 // watched once the strategy of a service depends on one.
 type claims struct {
 	log      *slog.Logger
-	changed  func(...runtime.Key) // called when strategies of services may have changed; it must not block
+	changed  func(...v1alpha1.Key) // called when strategies of services may have changed; it must not block
 	informer cache.SharedIndexInformer
 	ctx      context.Context
 	needed   chan struct{} // closed when the first claim is needed
 	begin    func()        // closes it and awaits the claims, once
 
-	mu    sync.Mutex               // guards users
-	users map[runtime.Key][]string // of each service, the claims on which its strategy depends: "namespace/name"
+	mu    sync.Mutex                // guards users
+	users map[v1alpha1.Key][]string // of each service, the claims on which its strategy depends: "namespace/name"
 }
 
 // newClaims returns claims of a namespace, or of all if it is empty. They are watched until ctx ends.
 func newClaims(ctx context.Context, client kubernetes.Interface, namespace string, log *slog.Logger,
-	changed func(...runtime.Key)) (*claims, error) {
+	changed func(...v1alpha1.Key)) (*claims, error) {
 	f := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace),
 		informers.WithTransform(trimClaim))
 	c := &claims{log: log, changed: changed, informer: f.Core().V1().PersistentVolumeClaims().Informer(), ctx: ctx,
-		users: map[runtime.Key][]string{}, needed: make(chan struct{})}
+		users: map[v1alpha1.Key][]string{}, needed: make(chan struct{})}
 	c.begin = sync.OnceFunc(c.await)
 	_, err := c.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: c.tell,
@@ -89,7 +88,7 @@ func (c *claims) tell(o any) {
 }
 
 // decide decides the strategy of a service. The first decision that depends on a claim waits for the list of claims.
-func (c *claims) decide(key runtime.Key, s *v1alpha1.WangellService) v1alpha1.StrategyDecision {
+func (c *claims) decide(key v1alpha1.Key, s *v1alpha1.WangellService) v1alpha1.StrategyDecision {
 	var names []string
 	for _, name := range s.Spec.Claims() {
 		names = append(names, s.Namespace+"/"+name)
@@ -122,7 +121,7 @@ func (c *claims) await() {
 }
 
 // forget removes a service.
-func (c *claims) forget(key runtime.Key) {
+func (c *claims) forget(key v1alpha1.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.users, key)

@@ -15,7 +15,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/decide/reservation"
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
@@ -174,7 +174,7 @@ func pressureCondition(p controller.Pressure) metav1.Condition {
 
 // reservedCondition reports whether running pods have their requests reserved, and whether frozen ones give them
 // back.
-func reservedCondition(r runtime.Reservations) metav1.Condition {
+func reservedCondition(r reservation.Summary) metav1.Condition {
 	const name = v1alpha1.ConditionRequestsReserved
 	switch {
 	case r.Short != "":

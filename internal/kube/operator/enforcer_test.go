@@ -18,7 +18,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/sources"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // putter is a controller that records what is put.
@@ -26,7 +25,7 @@ type putter struct{ put chan controller.Service }
 
 func (p putter) Put(s controller.Service) error { p.put <- s; return nil }
 
-func (putter) Restrict(runtime.Key, *sources.Set) error { return nil }
+func (putter) Restrict(v1alpha1.Key, *sources.Set) error { return nil }
 
 // slowEnforcer returns an enforcer with a policy that lets in the pods labelled "client", in a cluster whose API server
 // does not answer a list of pods before answer is closed.
@@ -57,7 +56,7 @@ func slowEnforcer(ctx context.Context, t *testing.T, answer chan struct{}) (*enf
 		t.Fatal(err)
 	}
 	p := putter{make(chan controller.Service, 2)}
-	e.controller, e.judged = p, func(...runtime.Key) {}
+	e.controller, e.judged = p, func(...v1alpha1.Key) {}
 	return e, p
 }
 

@@ -16,12 +16,11 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // ensure makes the cluster match a spec, or keeps serving its last valid version. The outcome has what a user must
 // fix; an error is temporary and the call is repeated.
-func (r *reconciler) ensure(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (outcome, error) {
+func (r *reconciler) ensure(ctx context.Context, key v1alpha1.Key, s *v1alpha1.WangellService) (outcome, error) {
 	out, err := r.ensureSpec(ctx, key, s)
 	if err == nil && !r.remember(key).put {
 		err = r.putLastGood(ctx, key, s)
@@ -29,7 +28,7 @@ func (r *reconciler) ensure(ctx context.Context, key runtime.Key, s *v1alpha1.Wa
 	return out, err
 }
 
-func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (outcome, error) {
+func (r *reconciler) ensureSpec(ctx context.Context, key v1alpha1.Key, s *v1alpha1.WangellService) (outcome, error) {
 	out := outcome{maxReplicas: s.Spec.MaxReplicas}
 	out.invalid = v1alpha1.ValidateCluster(s)
 	if !r.requests {
@@ -81,7 +80,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 }
 
 // ensurePods ensures the source of pods: the Deployment or, with traffic, the revisions.
-func (r *reconciler) ensurePods(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
+func (r *reconciler) ensurePods(ctx context.Context, key v1alpha1.Key, s *v1alpha1.WangellService,
 	out *outcome) (err error) {
 	if !s.Spec.SplitsTraffic() {
 		out.deploy, err = r.ensureDeployment(ctx, key, s, out.strategy.Strategy)
@@ -99,7 +98,7 @@ func (r *reconciler) ensurePods(ctx context.Context, key runtime.Key, s *v1alpha
 }
 
 // ensureDeployment ensures the Deployment, with the images that its pods should run.
-func (r *reconciler) ensureDeployment(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
+func (r *reconciler) ensureDeployment(ctx context.Context, key v1alpha1.Key, s *v1alpha1.WangellService,
 	strategy v1alpha1.UpdateStrategy) (*appsv1.Deployment, error) {
 	lazy, err := r.pullsLazily(ctx, key, s)
 	if err != nil {
@@ -116,7 +115,7 @@ func (r *reconciler) ensureDeployment(ctx context.Context, key runtime.Key, s *v
 }
 
 // addressFor returns the service's address.
-func (r *reconciler) addressFor(key runtime.Key, s *v1alpha1.WangellService, svc *corev1.Service) (netip.Addr, error) {
+func (r *reconciler) addressFor(key v1alpha1.Key, s *v1alpha1.WangellService, svc *corev1.Service) (netip.Addr, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	had, err := netip.ParseAddr(s.Status.LoadBalancerIP)
@@ -132,7 +131,7 @@ func (r *reconciler) addressFor(key runtime.Key, s *v1alpha1.WangellService, svc
 // addressBeside returns the address of a service with another load balancer: the one that the load balancer assigns.
 // A load balancer with a host name sends to node ports, from which kube-proxy forwards to an address of the pools.
 // r.mu is held.
-func (r *reconciler) addressBeside(key runtime.Key, class string, svc *corev1.Service,
+func (r *reconciler) addressBeside(key v1alpha1.Key, class string, svc *corev1.Service,
 	had netip.Addr) (netip.Addr, error) {
 	a, host := addressOf(svc), hostnameOf(svc)
 	if a.IsValid() || host == "" {

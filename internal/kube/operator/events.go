@@ -15,7 +15,6 @@ import (
 	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // kubeEvent is an Event of Kubernetes. The zero value stands for no Event.
@@ -27,7 +26,7 @@ const maxNote = 1024
 // narrator translates the controller's events into those of Kubernetes. It remembers the last report of each service,
 // which is the reason of the state that follows it.
 type narrator struct {
-	last map[runtime.Key]controller.Event
+	last map[v1alpha1.Key]controller.Event
 }
 
 // eventOf returns the Event for one of the controller's.
@@ -69,7 +68,7 @@ func (n *narrator) eventOf(e controller.Event) kubeEvent {
 
 // narrate records Events until ctx ends or the controller does.
 func (r *reconciler) narrate(ctx context.Context, happened <-chan controller.Event) {
-	n := narrator{last: map[runtime.Key]controller.Event{}}
+	n := narrator{last: map[v1alpha1.Key]controller.Event{}}
 	for e := range happened {
 		k := n.eventOf(e)
 		if k.reason == "" {

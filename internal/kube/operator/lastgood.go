@@ -15,13 +15,12 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // putLastGood passes a service whose spec is invalid or refused to the controller of a new leader, with the last spec
 // of its Deployment and its former address: its pods serve, and a mistake in the manifest must not end that when the
 // leader changes. A service without a valid last spec is left out.
-func (r *reconciler) putLastGood(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) error {
+func (r *reconciler) putLastGood(ctx context.Context, key v1alpha1.Key, s *v1alpha1.WangellService) error {
 	a, err := netip.ParseAddr(s.Status.LoadBalancerIP)
 	if err != nil || !usable(a) {
 		return nil
@@ -56,7 +55,7 @@ func (r *reconciler) putLastGood(ctx context.Context, key runtime.Key, s *v1alph
 }
 
 // takeHeld claims an address for the service that had it, and reports whether that is possible.
-func (r *reconciler) takeHeld(key runtime.Key, a netip.Addr) bool {
+func (r *reconciler) takeHeld(key v1alpha1.Key, a netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if other, taken := r.book.held[a]; taken {

@@ -12,12 +12,11 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller/images"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // pullsLazily reports whether the pods of a service start before their image is complete. While the controller does
 // not know the nodes, the Deployment stays as it is.
-func (r *reconciler) pullsLazily(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (bool, error) {
+func (r *reconciler) pullsLazily(ctx context.Context, key v1alpha1.Key, s *v1alpha1.WangellService) (bool, error) {
 	if !s.Spec.PullsLazily() || !r.lazy {
 		return false, nil
 	}

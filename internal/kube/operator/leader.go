@@ -32,7 +32,6 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/controller/traces"
 	"wangell.loutres.me/internal/kube/enrolment"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
@@ -208,7 +207,7 @@ func (l *leader) openRuntime(ctx context.Context) (*kube.Runtime, error) {
 	return kube.Open(ctx, kube.Config{
 		Client: l.client, Deployments: deployments, Namespace: l.cfg.Namespace,
 		ThroughDeployment: l.cfg.StartThroughDeployment, Log: l.log, Trouble: l.reportTrouble,
-		Reserved: func(k runtime.Key) { l.changed.add(k) },
+		Reserved: func(k v1alpha1.Key) { l.changed.add(k) },
 	})
 }
 
@@ -232,7 +231,7 @@ func (l *leader) callSynced(ctx context.Context, c *controller.Controller) {
 }
 
 // reportTrouble records why a service's pods do not start. The runtime calls it, so it must not block.
-func (l *leader) reportTrouble(k runtime.Key, t kube.Trouble) {
+func (l *leader) reportTrouble(k v1alpha1.Key, t kube.Trouble) {
 	l.r.mu.Lock()
 	if t == (kube.Trouble{}) {
 		delete(l.r.trouble, k)

@@ -13,7 +13,6 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/runtime"
 )
 
 func example(change func(*v1alpha1.WangellServiceSpec)) *v1alpha1.WangellService {
@@ -229,7 +228,7 @@ func TestUpdatesKeepFieldsOfOthers(t *testing.T) {
 }
 
 func TestEventsForTheControllersReports(t *testing.T) {
-	n := narrator{last: map[runtime.Key]controller.Event{}}
+	n := narrator{last: map[v1alpha1.Key]controller.Event{}}
 	for i, c := range []struct {
 		e    controller.Event
 		want kubeEvent

@@ -16,7 +16,7 @@ import (
 	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/netpol"
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/decide/reservation"
 )
 
 // outcome is the result of ensuring what a spec asks for.
@@ -73,7 +73,7 @@ type observed struct {
 	images     images.ImageStatus
 	wake       *v1alpha1.LastWake
 	// reservations describes the requests that frozen pods have given back.
-	reservations runtime.Reservations
+	reservations reservation.Summary
 	// pressure is the scarcity in the gates of nodes that affects the service.
 	pressure controller.Pressure
 	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble

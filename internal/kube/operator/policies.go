@@ -21,7 +21,6 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/netpol"
 	"wangell.loutres.me/internal/decide/sources"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // policyPause is how long changes of policies, namespaces and pods are gathered before they are put in force.
@@ -36,9 +35,9 @@ type enforcer struct {
 	log        *slog.Logger
 	controller interface {
 		Put(controller.Service) error
-		Restrict(runtime.Key, *sources.Set) error
+		Restrict(v1alpha1.Key, *sources.Set) error
 	}
-	judged func(...runtime.Key) // called when verdicts have changed; it must not block
+	judged func(...v1alpha1.Key) // called when verdicts have changed; it must not block
 
 	policies, pods, namespaces cache.SharedIndexInformer
 	changed                    chan struct{} // holds one element: an object that policies depend on has changed
@@ -49,8 +48,8 @@ type enforcer struct {
 	view     *netpol.View  // nil if it has to be built again
 	ended    bool          // no further watcher begins
 	listed   chan struct{} // closed once pods and namespaces are known; nil if they are not watched
-	targets  map[runtime.Key]netpol.Target
-	verdicts map[runtime.Key]netpol.Verdict
+	targets  map[v1alpha1.Key]netpol.Target
+	verdicts map[v1alpha1.Key]netpol.Verdict
 }
 
 // newEnforcer begins to watch policies, and returns once the cache has synced or ctx has ended.
@@ -63,7 +62,7 @@ func newEnforcer(ctx context.Context, client kubernetes.Interface, namespace str
 		log: log, ctx: ctx, changed: make(chan struct{}, 1),
 		policies: own.Networking().V1().NetworkPolicies().Informer(),
 		pods:     all.Core().V1().Pods().Informer(), namespaces: all.Core().V1().Namespaces().Informer(),
-		targets: map[runtime.Key]netpol.Target{}, verdicts: map[runtime.Key]netpol.Verdict{},
+		targets: map[v1alpha1.Key]netpol.Target{}, verdicts: map[v1alpha1.Key]netpol.Verdict{},
 	}
 	for _, i := range []cache.SharedIndexInformer{e.policies, e.pods, e.namespaces} {
 		_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -123,7 +122,7 @@ func (e *enforcer) judgeAll() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.view = nil
-	var changed []runtime.Key
+	var changed []v1alpha1.Key
 	for key, target := range e.targets {
 		was := e.verdicts[key]
 		is, known := e.judge(target)
@@ -141,7 +140,7 @@ func (e *enforcer) judgeAll() {
 
 // put passes a service to the controller, with the verdict of the policies. It waits until the pods and namespaces on
 // which that depends are known: a guess could cut off clients, or admit others.
-func (e *enforcer) put(key runtime.Key, s controller.Service) error {
+func (e *enforcer) put(key v1alpha1.Key, s controller.Service) error {
 	target := targetOf(s.Spec)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -168,7 +167,7 @@ func (e *enforcer) put(key runtime.Key, s controller.Service) error {
 }
 
 // forget removes a service.
-func (e *enforcer) forget(key runtime.Key) {
+func (e *enforcer) forget(key v1alpha1.Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.targets, key)
@@ -176,7 +175,7 @@ func (e *enforcer) forget(key runtime.Key) {
 }
 
 // verdict returns the verdict of the policies on a service that was put.
-func (e *enforcer) verdict(key runtime.Key) netpol.Verdict {
+func (e *enforcer) verdict(key v1alpha1.Key) netpol.Verdict {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.verdicts[key]

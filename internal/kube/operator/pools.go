@@ -11,7 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // Range is a range of IPv4 addresses, First and Last included.
@@ -156,22 +156,22 @@ func (e addressError) Error() string { return e.message }
 // book records which service has which address. It is rebuilt from the status of the services.
 type book struct {
 	pools Pools
-	held  map[netip.Addr]runtime.Key
-	of    map[runtime.Key]netip.Addr
+	held  map[netip.Addr]v1alpha1.Key
+	of    map[v1alpha1.Key]netip.Addr
 	// left are the addresses of deleted services. Others get them last, so that a service that is created again gets
 	// its own back.
-	left map[netip.Addr]runtime.Key
+	left map[netip.Addr]v1alpha1.Key
 }
 
 func newBook(pools Pools) *book {
-	return &book{pools: pools, held: map[netip.Addr]runtime.Key{}, of: map[runtime.Key]netip.Addr{},
-		left: map[netip.Addr]runtime.Key{}}
+	return &book{pools: pools, held: map[netip.Addr]v1alpha1.Key{}, of: map[v1alpha1.Key]netip.Addr{},
+		left: map[netip.Addr]v1alpha1.Key{}}
 }
 
 // claim returns the address of a service: the one in its spec, else its present one, else its former one, else one
 // from the pools, which depends only on its name while that one is free. A service keeps its address when the pools
 // change.
-func (b *book) claim(k runtime.Key, asked string, had netip.Addr) (netip.Addr, error) {
+func (b *book) claim(k v1alpha1.Key, asked string, had netip.Addr) (netip.Addr, error) {
 	if asked != "" {
 		a, err := netip.ParseAddr(asked)
 		switch other, taken := b.held[a]; {
@@ -215,7 +215,7 @@ func (b *book) claim(k runtime.Key, asked string, had netip.Addr) (netip.Addr, e
 		"no address is left: all %d addresses of the pools (%s) are in use: add a pool", size, b.pools)}
 }
 
-func hash(k runtime.Key) uint64 {
+func hash(k v1alpha1.Key) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(k))
 	// The low bits of FNV are unevenly distributed for short keys that differ at their end only.
@@ -223,7 +223,7 @@ func hash(k runtime.Key) uint64 {
 	return v ^ v>>32
 }
 
-func (b *book) take(k runtime.Key, a netip.Addr) netip.Addr {
+func (b *book) take(k v1alpha1.Key, a netip.Addr) netip.Addr {
 	if old, has := b.of[k]; has && old != a {
 		delete(b.held, old)
 	}
@@ -236,7 +236,7 @@ func (b *book) take(k runtime.Key, a netip.Addr) netip.Addr {
 const maxLeft = 100_000
 
 // release frees the address of a service, and reports whether it had one.
-func (b *book) release(k runtime.Key) bool {
+func (b *book) release(k v1alpha1.Key) bool {
 	a, has := b.of[k]
 	if !has {
 		return false

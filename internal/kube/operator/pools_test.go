@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 func TestParsePools(t *testing.T) {
@@ -63,7 +63,7 @@ func testBook(t *testing.T, pools ...string) *book {
 	return newBook(p)
 }
 
-func claim(t *testing.T, b *book, k runtime.Key, asked, had string) netip.Addr {
+func claim(t *testing.T, b *book, k v1alpha1.Key, asked, had string) netip.Addr {
 	t.Helper()
 	a, _ := netip.ParseAddr(had)
 	got, err := b.claim(k, asked, a)
@@ -85,7 +85,7 @@ func TestClaimGivesTheSameAddressAgain(t *testing.T) {
 	}
 	b.release("n/x")
 	for i := range 7 {
-		if got := claim(t, b, runtime.Key(fmt.Sprint("n/", i)), "", ""); got == x {
+		if got := claim(t, b, v1alpha1.Key(fmt.Sprint("n/", i)), "", ""); got == x {
 			t.Errorf("the address of a service that is gone went to the %d. of 7 others that had 8 to choose from", i)
 		}
 	}

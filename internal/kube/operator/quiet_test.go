@@ -10,7 +10,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
@@ -21,14 +20,14 @@ type played struct {
 	scaled int
 }
 
-func (p *played) StatusOf(runtime.Key) (controller.Status, bool) { return p.status, true }
+func (p *played) StatusOf(v1alpha1.Key) (controller.Status, bool) { return p.status, true }
 
-func (p *played) Scale(_ runtime.Key, n int, _ string) error { p.scaled = n; return nil }
+func (p *played) Scale(_ v1alpha1.Key, n int, _ string) error { p.scaled = n; return nil }
 
 // During a short wake nothing is written: the reconciler has no client. A number that others write into spec.replicas
 // is obeyed all the same.
 func TestNothingIsWrittenDuringAWake(t *testing.T) {
-	const key = runtime.Key("default/app")
+	const key = v1alpha1.Key("default/app")
 	now := time.Unix(1000, 0)
 	p := &played{status: controller.Status{Desired: 1,
 		LastWake: &lifecycle.Waterfall{Start: now.Add(-500 * time.Millisecond), Result: lifecycle.ResultRunning}}}
@@ -72,7 +71,7 @@ func TestNothingIsWrittenDuringAWake(t *testing.T) {
 // A new leader neither writes nor obeys a number of pods before the daemons have reported the pods that it inherits: a
 // service that is awake would seem to sleep. The reconciler has no client, so that any write would panic.
 func TestNewLeaderWaitsForTheReportsOfItsPods(t *testing.T) {
-	const key = runtime.Key("default/app")
+	const key = v1alpha1.Key("default/app")
 	p := &played{status: controller.Status{Unreported: true}, scaled: none}
 	p.status.Service.Status.State = lifecycle.Cold.String()
 	r := newReconciler(nil, nil, nil, nil)

@@ -9,7 +9,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // Reconcile implements reconcile.Reconciler.
@@ -19,7 +18,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case <-ctx.Done():
 		return reconcile.Result{}, ctx.Err()
 	}
-	key := runtime.Key(req.Namespace + "/" + req.Name)
+	key := v1alpha1.Key(req.Namespace + "/" + req.Name)
 	var s v1alpha1.WangellService
 	err := r.client.Get(ctx, req.NamespacedName, &s)
 	switch {

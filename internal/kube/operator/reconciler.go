@@ -17,7 +17,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/netpol"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
@@ -30,12 +29,12 @@ const addressRetry = 5 * time.Second
 // controllerAPI is the part of controller.Controller that the reconciler uses.
 type controllerAPI interface {
 	Put(controller.Service) error
-	Delete(runtime.Key) error
+	Delete(v1alpha1.Key) error
 	Synced(context.Context) error
-	Scale(key runtime.Key, n int, why string) error
-	StatusOf(runtime.Key) (controller.Status, bool)
+	Scale(key v1alpha1.Key, n int, why string) error
+	StatusOf(v1alpha1.Key) (controller.Status, bool)
 	// Verdict returns what NetworkPolicies say of a service.
-	Verdict(runtime.Key) netpol.Verdict
+	Verdict(v1alpha1.Key) netpol.Verdict
 }
 
 // enforced is a controller whose services are restricted by NetworkPolicies.
@@ -47,16 +46,16 @@ type enforced struct {
 var _ controllerAPI = (*enforced)(nil)
 
 // Put implements controllerAPI.
-func (c *enforced) Put(s controller.Service) error { return c.policies.put(runtime.KeyOf(s.Spec), s) }
+func (c *enforced) Put(s controller.Service) error { return c.policies.put(v1alpha1.KeyOf(s.Spec), s) }
 
 // Delete implements controllerAPI.
-func (c *enforced) Delete(key runtime.Key) error {
+func (c *enforced) Delete(key v1alpha1.Key) error {
 	c.policies.forget(key)
 	return c.Controller.Delete(key)
 }
 
 // Verdict implements controllerAPI.
-func (c *enforced) Verdict(key runtime.Key) netpol.Verdict { return c.policies.verdict(key) }
+func (c *enforced) Verdict(key v1alpha1.Key) netpol.Verdict { return c.policies.verdict(key) }
 
 // reconciler maintains the objects, the address and the status of each WangellService, and passes it to the controller.
 type reconciler struct {
@@ -75,13 +74,13 @@ type reconciler struct {
 
 	mu       sync.Mutex // guards what follows
 	book     *book
-	pending  map[runtime.Key]bool // services that were not reconciled since begin; nil once there are none
-	synced   chan struct{}        // closed when pending has become empty
-	known    map[runtime.Key]*memory
-	trouble  map[runtime.Key]kube.Trouble
+	pending  map[v1alpha1.Key]bool // services that were not reconciled since begin; nil once there are none
+	synced   chan struct{}         // closed when pending has become empty
+	known    map[v1alpha1.Key]*memory
+	trouble  map[v1alpha1.Key]kube.Trouble
 	traffics traffics
-	unrouted map[runtime.Key]time.Time // when the traffic of another service last ceased to name a revision
-	again    func(...runtime.Key)      // reconciles services again; nil in tests
+	unrouted map[v1alpha1.Key]time.Time // when the traffic of another service last ceased to name a revision
+	again    func(...v1alpha1.Key)      // reconciles services again; nil in tests
 }
 
 // memory is the reconciler's state of a service between two reconciliations.
@@ -99,19 +98,19 @@ func newReconciler(c client.Client, live client.Reader, recorder events.EventRec
 	return &reconciler{
 		client: c, live: live, recorder: recorder, now: time.Now,
 		begun: make(chan struct{}), synced: make(chan struct{}),
-		book: newBook(pools), known: map[runtime.Key]*memory{}, trouble: map[runtime.Key]kube.Trouble{}, traffics: traffics{},
-		unrouted: map[runtime.Key]time.Time{},
+		book: newBook(pools), known: map[v1alpha1.Key]*memory{}, trouble: map[v1alpha1.Key]kube.Trouble{}, traffics: traffics{},
+		unrouted: map[v1alpha1.Key]time.Time{},
 	}
 }
 
 // begin starts the reconciler, which waits for it. all are the services that exist.
 func (r *reconciler) begin(c controllerAPI, used *claims, all []v1alpha1.WangellService) {
 	r.mu.Lock()
-	r.pending = map[runtime.Key]bool{}
+	r.pending = map[v1alpha1.Key]bool{}
 	oldestFirst(all)
 	for i := range all {
 		s := &all[i]
-		key := runtime.KeyOf(s)
+		key := v1alpha1.KeyOf(s)
 		r.pending[key] = true
 		if s.DeletionTimestamp == nil {
 			r.traffics.set(key, s.Namespace, s.Spec.Traffic)
@@ -148,7 +147,7 @@ func (r *reconciler) checkSynced() {
 }
 
 // reconciled records that a service was passed to the controller, or cannot be.
-func (r *reconciler) reconciled(k runtime.Key) {
+func (r *reconciler) reconciled(k v1alpha1.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pending != nil {
@@ -165,7 +164,7 @@ func (r *reconciler) setPools(p Pools) {
 }
 
 // remember returns the memory of a service, which may be new. Only the service's reconciliation uses it, one at a time.
-func (r *reconciler) remember(key runtime.Key) *memory {
+func (r *reconciler) remember(key v1alpha1.Key) *memory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.known[key]
@@ -177,7 +176,7 @@ func (r *reconciler) remember(key runtime.Key) *memory {
 }
 
 // forget removes a service that is gone. Its objects are deleted with their owner.
-func (r *reconciler) forget(key runtime.Key) error {
+func (r *reconciler) forget(key v1alpha1.Key) error {
 	if err := r.Delete(key); err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // A service that gets requests of others has a finalizer, so that the garbage collector does not end its pods while
@@ -32,7 +31,7 @@ func isKept(s *v1alpha1.WangellService) bool {
 // keepRevision gives a service the finalizer if others route requests to it, or did until its drainTimeout ago, and
 // takes it from any other one. spec is the service with defaults. It returns the time after which to call it again;
 // zero for never.
-func (r *reconciler) keepRevision(ctx context.Context, key runtime.Key, s, spec *v1alpha1.WangellService) (
+func (r *reconciler) keepRevision(ctx context.Context, key v1alpha1.Key, s, spec *v1alpha1.WangellService) (
 	time.Duration, error) {
 	if why, _ := v1alpha1.CheckRevision(s); why != "" || !r.requests {
 		return r.setKept(ctx, s, false)
@@ -117,7 +116,7 @@ func (l leaving) next() departure {
 
 // removeRevision removes a revision that is being deleted: first the routes to it, then its pods, once they have
 // answered the requests that they have, and then its other objects.
-func (r *reconciler) removeRevision(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (
+func (r *reconciler) removeRevision(ctx context.Context, key v1alpha1.Key, s *v1alpha1.WangellService) (
 	reconcile.Result, error) {
 	spec := s.DeepCopy()
 	v1alpha1.Default(spec)
@@ -155,7 +154,7 @@ func (r *reconciler) removeRevision(ctx context.Context, key runtime.Key, s *v1a
 }
 
 // endRevision lets the garbage collector delete the objects of a revision.
-func (r *reconciler) endRevision(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (
+func (r *reconciler) endRevision(ctx context.Context, key v1alpha1.Key, s *v1alpha1.WangellService) (
 	reconcile.Result, error) {
 	again, err := r.setKept(ctx, s, false)
 	if err != nil || again > 0 {

@@ -19,14 +19,13 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/decide/lifecycle"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
 // statusPause is the shortest time between two writes of a service's status.
 const statusPause = time.Second
 
-func (r *reconciler) observe(key runtime.Key) observed {
+func (r *reconciler) observe(key v1alpha1.Key) observed {
 	st, known := r.StatusOf(key)
 	o := observed{known: known, alone: st.NoDaemon, starting: st.Starting, unreported: st.Unreported, lost: st.Lost,
 		removing: st.Removing,
@@ -47,7 +46,7 @@ func (r *reconciler) observe(key runtime.Key) observed {
 
 // syncReplicas scales the controller to spec.replicas, or writes the controller's number there. It returns the time
 // after which to call it again; zero for never.
-func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
+func (r *reconciler) syncReplicas(ctx context.Context, key v1alpha1.Key, s *v1alpha1.WangellService,
 	out outcome) (time.Duration, error) {
 	if s.Spec.SplitsTraffic() {
 		return 0, nil // it has no pods
@@ -112,7 +111,7 @@ func (r *reconciler) writeReplicas(ctx context.Context, s *v1alpha1.WangellServi
 
 // writeStatus writes the status if it has changed, at most once in statusPause, and not during a short wake without
 // trouble. It returns the time after which to call it again; zero for never.
-func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
+func (r *reconciler) writeStatus(ctx context.Context, key v1alpha1.Key, s *v1alpha1.WangellService,
 	out outcome) (time.Duration, error) {
 	r.mu.Lock()
 	trouble := r.trouble[key]

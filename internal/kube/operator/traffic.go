@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // revisionRetry is the pause before the revisions of a service are checked again.
@@ -21,9 +20,9 @@ const revisionRetry = 5 * time.Second
 
 // noteTraffic records the revisions of a service, and reconciles again those for which that has changed something, and
 // the services that route requests to it: it may have been created, deleted or changed.
-func (r *reconciler) noteTraffic(key runtime.Key, s *v1alpha1.WangellService) {
+func (r *reconciler) noteTraffic(key v1alpha1.Key, s *v1alpha1.WangellService) {
 	r.mu.Lock()
-	var again []runtime.Key
+	var again []v1alpha1.Key
 	if s == nil {
 		again = r.traffics.set(key, "", nil)
 	} else {
@@ -42,7 +41,7 @@ func (r *reconciler) noteTraffic(key runtime.Key, s *v1alpha1.WangellService) {
 }
 
 // isRouted reports whether other services route requests to one.
-func (r *reconciler) isRouted(key runtime.Key) bool {
+func (r *reconciler) isRouted(key v1alpha1.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.traffics[key]) > 0
@@ -50,7 +49,7 @@ func (r *reconciler) isRouted(key runtime.Key) bool {
 
 // oldRequests returns for how long a service may still have requests of others: within, counted from the change that
 // left it out of their traffic. It is zero for all other services.
-func (r *reconciler) oldRequests(key runtime.Key, within time.Duration) time.Duration {
+func (r *reconciler) oldRequests(key v1alpha1.Key, within time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	since, ok := r.unrouted[key]

@@ -4,16 +4,15 @@ package operator
 
 import (
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // traffics has the services that route requests to a revision, by the revision's key.
-type traffics map[runtime.Key]map[runtime.Key]bool
+type traffics map[v1alpha1.Key]map[v1alpha1.Key]bool
 
 // set records the revisions of a service; none if it has pods of its own or is gone. It returns the services that have
 // become revisions, or are no longer any.
-func (t traffics) set(key runtime.Key, namespace string, revisions []v1alpha1.Revision) (changed []runtime.Key) {
-	left := map[runtime.Key]bool{} // no longer revisions, unless they are named below
+func (t traffics) set(key v1alpha1.Key, namespace string, revisions []v1alpha1.Revision) (changed []v1alpha1.Key) {
+	left := map[v1alpha1.Key]bool{} // no longer revisions, unless they are named below
 	for to, from := range t {
 		if !from[key] {
 			continue
@@ -24,9 +23,9 @@ func (t traffics) set(key runtime.Key, namespace string, revisions []v1alpha1.Re
 		}
 	}
 	for _, r := range revisions {
-		to := runtime.Key(namespace + "/" + r.Revision)
+		to := v1alpha1.Key(namespace + "/" + r.Revision)
 		if t[to] == nil {
-			t[to] = map[runtime.Key]bool{}
+			t[to] = map[v1alpha1.Key]bool{}
 			if !left[to] {
 				changed = append(changed, to)
 			}
@@ -42,7 +41,7 @@ func (t traffics) set(key runtime.Key, namespace string, revisions []v1alpha1.Re
 }
 
 // to returns the services that route requests to a revision.
-func (t traffics) to(key runtime.Key) (from []runtime.Key) {
+func (t traffics) to(key v1alpha1.Key) (from []v1alpha1.Key) {
 	for k := range t[key] {
 		from = append(from, k)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/atomicfile"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // addressFile is the file in the state folder that keeps the addresses of services.
@@ -25,19 +24,19 @@ type addressBook struct {
 	prefix netip.Prefix
 	// given holds the addresses of all services that ever had one, so that a service that comes back gets its own
 	// again, unless another one needs it.
-	given map[runtime.Key]netip.Addr
+	given map[v1alpha1.Key]netip.Addr
 }
 
 // bookFile is the JSON form of a book.
 type bookFile struct {
-	Range     netip.Prefix               `json:"range"`
-	Addresses map[runtime.Key]netip.Addr `json:"addresses"`
+	Range     netip.Prefix                `json:"range"`
+	Addresses map[v1alpha1.Key]netip.Addr `json:"addresses"`
 }
 
 // loadAddresses reads the book of a state folder, which it makes if it is missing. Addresses outside of prefix are
 // forgotten, because the range was changed.
 func loadAddresses(dir string, prefix netip.Prefix) (addressBook, error) {
-	b := addressBook{prefix: prefix, given: map[runtime.Key]netip.Addr{}}
+	b := addressBook{prefix: prefix, given: map[v1alpha1.Key]netip.Addr{}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return b, fmt.Errorf("state folder: %w", err)
 	}
@@ -98,8 +97,8 @@ func (b addressBook) equal(o addressBook) bool {
 // service ever had, or one of a deleted service, in this order of preference.
 func (b addressBook) assign(services []*v1alpha1.WangellService) (addressBook, error) {
 	a := assignment{
-		book: b, next: make(map[runtime.Key]netip.Addr, len(services)),
-		taken: make(map[netip.Addr]runtime.Key, len(services)),
+		book: b, next: make(map[v1alpha1.Key]netip.Addr, len(services)),
+		taken: make(map[netip.Addr]v1alpha1.Key, len(services)),
 	}
 	for _, step := range []func(*v1alpha1.WangellService) error{a.requested, a.previous} {
 		for _, s := range services {
@@ -117,15 +116,15 @@ func (b addressBook) assign(services []*v1alpha1.WangellService) (addressBook, e
 // assignment is a book in the making.
 type assignment struct {
 	book  addressBook
-	next  map[runtime.Key]netip.Addr
-	taken map[netip.Addr]runtime.Key
+	next  map[v1alpha1.Key]netip.Addr
+	taken map[netip.Addr]v1alpha1.Key
 }
 
-func (a *assignment) give(k runtime.Key, addr netip.Addr) { a.next[k], a.taken[addr] = addr, k }
+func (a *assignment) give(k v1alpha1.Key, addr netip.Addr) { a.next[k], a.taken[addr] = addr, k }
 
 // requested gives a service the address that its manifest asks for.
 func (a *assignment) requested(s *v1alpha1.WangellService) error {
-	k := runtime.KeyOf(s)
+	k := v1alpha1.KeyOf(s)
 	if s.Spec.Address == "" {
 		return nil
 	}
@@ -148,7 +147,7 @@ func (a *assignment) requested(s *v1alpha1.WangellService) error {
 
 // previous gives a service the address that it had.
 func (a *assignment) previous(s *v1alpha1.WangellService) error {
-	k := runtime.KeyOf(s)
+	k := v1alpha1.KeyOf(s)
 	addr, had := a.book.given[k]
 	if !had || s.Spec.Address != "" {
 		return nil
@@ -163,7 +162,7 @@ func (a *assignment) previous(s *v1alpha1.WangellService) error {
 
 // others gives addresses to the remaining services, and reuses those of deleted services last.
 func (a *assignment) others(services []*v1alpha1.WangellService) error {
-	reserved := make(map[netip.Addr]runtime.Key)
+	reserved := make(map[netip.Addr]v1alpha1.Key)
 	for k, addr := range a.book.given {
 		if _, wanted := a.next[k]; !wanted && a.taken[addr] == "" {
 			reserved[addr] = k
@@ -180,7 +179,7 @@ func (a *assignment) others(services []*v1alpha1.WangellService) error {
 		return netip.Addr{}, false
 	}
 	for _, s := range services {
-		k := runtime.KeyOf(s)
+		k := v1alpha1.KeyOf(s)
 		if _, has := a.next[k]; has {
 			continue
 		}

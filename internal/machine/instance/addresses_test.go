@@ -13,13 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 func book(prefix string, given ...string) addressBook {
-	b := addressBook{prefix: netip.MustParsePrefix(prefix), given: map[runtime.Key]netip.Addr{}}
+	b := addressBook{prefix: netip.MustParsePrefix(prefix), given: map[v1alpha1.Key]netip.Addr{}}
 	for i := 0; i < len(given); i += 2 {
-		b.given[runtime.Key("default/"+given[i])] = netip.MustParseAddr(given[i+1])
+		b.given[v1alpha1.Key("default/"+given[i])] = netip.MustParseAddr(given[i+1])
 	}
 	return b
 }
@@ -80,7 +79,7 @@ func TestAddressesAreAssignedByPreference(t *testing.T) {
 			next, err := c.book.assign(wants(c.wants...))
 			var got []string
 			for _, n := range []string{"a", "b", "c", "d", "x", "y"} {
-				if a, ok := next.given[runtime.Key("default/"+n)]; ok {
+				if a, ok := next.given[v1alpha1.Key("default/"+n)]; ok {
 					got = append(got, n+"="+a.String())
 				}
 			}

@@ -8,9 +8,9 @@ import (
 	"net/netip"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/backoff"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // retryPorts publishes services at ports that other programs had, once these are free, until ctx ends.
@@ -45,7 +45,7 @@ func (a *services) tryPorts() {
 	}
 	a.published.ports = maps.Clone(a.published.ports)
 	for _, s := range a.given {
-		k, port := runtime.KeyOf(s), uint16(s.Spec.HostPort)
+		k, port := v1alpha1.KeyOf(s), uint16(s.Spec.HostPort)
 		if free[port] != k || port == 0 {
 			continue
 		}
@@ -60,7 +60,7 @@ func (l local) Status() []controller.Status {
 	list := l.Controller.Status()
 	for i := range list {
 		s := &list[i].Service
-		port := l.services.ports.waits(runtime.KeyOf(s))
+		port := l.services.ports.waits(v1alpha1.KeyOf(s))
 		if port == 0 {
 			continue
 		}

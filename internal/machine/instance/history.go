@@ -15,7 +15,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/atomicfile"
 	"wangell.loutres.me/internal/decide/forecast"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // histories stores the histories of services with spec.sleep.predict: a file of at most forecast.MaxEncoded bytes for
@@ -26,28 +25,28 @@ type histories struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
-	known   map[runtime.Key]bool // services that have a file, or will
-	pending map[runtime.Key]string
+	known   map[v1alpha1.Key]bool // services that have a file, or will
+	pending map[v1alpha1.Key]string
 	writing bool
 	idle    sync.Cond // nothing is being written
 }
 
 // newHistories returns the histories in a state folder.
 func newHistories(state string, log *slog.Logger) *histories {
-	h := &histories{dir: filepath.Join(state, "uses"), log: log, known: map[runtime.Key]bool{},
-		pending: map[runtime.Key]string{}}
+	h := &histories{dir: filepath.Join(state, "uses"), log: log, known: map[v1alpha1.Key]bool{},
+		pending: map[v1alpha1.Key]string{}}
 	h.idle.L = &h.mu
 	return h
 }
 
 // file is the file of a service. Neither part of a name has a dot.
-func (h *histories) file(k runtime.Key) string {
+func (h *histories) file(k v1alpha1.Key) string {
 	namespace, name := k.Split()
 	return filepath.Join(h.dir, namespace+"."+name)
 }
 
 // of returns the stored history of a service; empty if there is none, or if it cannot be read.
-func (h *histories) of(k runtime.Key) string {
+func (h *histories) of(k v1alpha1.Key) string {
 	if h == nil {
 		return ""
 	}
@@ -67,7 +66,7 @@ func (h *histories) of(k runtime.Key) string {
 }
 
 // learnt stores the history of a service. It does not block.
-func (h *histories) learnt(k runtime.Key, text string) {
+func (h *histories) learnt(k v1alpha1.Key, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.pending[k] = text
@@ -109,10 +108,10 @@ func (h *histories) follow(list []*v1alpha1.WangellService) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	known := map[runtime.Key]bool{}
+	known := map[v1alpha1.Key]bool{}
 	for _, s := range list {
 		if s.Spec.Sleep != nil && s.Spec.Sleep.Predict {
-			known[runtime.KeyOf(s)] = true
+			known[v1alpha1.KeyOf(s)] = true
 		}
 	}
 	h.known = known
@@ -125,7 +124,7 @@ func (h *histories) follow(list []*v1alpha1.WangellService) {
 	}
 	for _, f := range files {
 		namespace, name, _ := strings.Cut(f.Name(), ".")
-		if h.known[runtime.Key(namespace+"/"+name)] {
+		if h.known[v1alpha1.Key(namespace+"/"+name)] {
 			continue
 		}
 		if err := os.Remove(filepath.Join(h.dir, f.Name())); err != nil {

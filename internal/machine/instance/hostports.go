@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // hostPorts reserves the machine's ports at which services are published: a listening socket keeps other programs
@@ -22,15 +21,15 @@ type hostPorts struct {
 	held map[uint16]net.Listener
 	off  bool // nothing redirects packets to services
 
-	mu   sync.Mutex             // guards what follows
-	busy map[uint16]runtime.Key // ports that other programs have, and the services that want them
+	mu   sync.Mutex              // guards what follows
+	busy map[uint16]v1alpha1.Key // ports that other programs have, and the services that want them
 }
 
 // take reserves the ports of services. The caller calls commit once the services are accepted, or else rollback. On
 // error nothing is reserved. A port that another program has is no error: it is in busy.
-func (h *hostPorts) take(list []*v1alpha1.WangellService) (busy map[uint16]runtime.Key, commit, rollback func(),
+func (h *hostPorts) take(list []*v1alpha1.WangellService) (busy map[uint16]v1alpha1.Key, commit, rollback func(),
 	err error) {
-	wanted, busy := map[uint16]runtime.Key{}, map[uint16]runtime.Key{}
+	wanted, busy := map[uint16]v1alpha1.Key{}, map[uint16]v1alpha1.Key{}
 	fresh := map[uint16]net.Listener{}
 	rollback = func() {
 		for _, l := range fresh {
@@ -38,7 +37,7 @@ func (h *hostPorts) take(list []*v1alpha1.WangellService) (busy map[uint16]runti
 		}
 	}
 	for _, s := range list {
-		port, k := uint16(s.Spec.HostPort), runtime.KeyOf(s)
+		port, k := uint16(s.Spec.HostPort), v1alpha1.KeyOf(s)
 		if port == 0 {
 			continue
 		}
@@ -92,10 +91,10 @@ func listenAt(port uint16) (net.Listener, error) {
 }
 
 // again tries to reserve the ports that other programs had, and returns those that are free now.
-func (h *hostPorts) again() map[uint16]runtime.Key {
+func (h *hostPorts) again() map[uint16]v1alpha1.Key {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	free := map[uint16]runtime.Key{}
+	free := map[uint16]v1alpha1.Key{}
 	for port, k := range h.busy {
 		if l, err := listenAt(port); err == nil {
 			h.held[port], free[port] = l, k
@@ -107,7 +106,7 @@ func (h *hostPorts) again() map[uint16]runtime.Key {
 }
 
 // waits returns the port that a service waits for; 0 if it waits for none.
-func (h *hostPorts) waits(k runtime.Key) uint16 {
+func (h *hostPorts) waits(k v1alpha1.Key) uint16 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for port, of := range h.busy {

@@ -15,13 +15,13 @@ import (
 	"sync"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/buildinfo"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/controller/traces"
 	"wangell.loutres.me/internal/machine/egress"
 	"wangell.loutres.me/internal/machine/manifest"
 	"wangell.loutres.me/internal/machine/poddns"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/show/dashboard"
 	"wangell.loutres.me/internal/show/httpapi"
@@ -178,7 +178,7 @@ func (u *up) serveControl() error {
 	server, err := httpapi.Serve(httpapi.Config{
 		Path: u.controlSocket(), Services: local{u.controller, u.daemon, u.services}, Broken: u.broken.get, Log: u.Log,
 		Dashboard: u.dashboard.Handler,
-		EndCommand: func(k runtime.Key, id string) {
+		EndCommand: func(k v1alpha1.Key, id string) {
 			if err := u.runtime.EndCommand(k, id); err != nil {
 				u.Log.Warn("a command of 'wangell exec' whose client is gone may go on", "error", err)
 			}

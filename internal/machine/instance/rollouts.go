@@ -15,7 +15,6 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/atomicfile"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // rolloutFile is the file in the state folder with the traffic that users have moved.
@@ -25,7 +24,7 @@ const rolloutFile = "rollouts.json"
 // manifest until that is changed.
 type rollouts struct {
 	path  string
-	moved map[runtime.Key]rollout
+	moved map[v1alpha1.Key]rollout
 }
 
 // rollout is the traffic of a service.
@@ -38,7 +37,7 @@ type rollout struct {
 
 // loadRollouts reads the file of a state folder.
 func loadRollouts(dir string) (*rollouts, error) {
-	r := &rollouts{path: filepath.Join(dir, rolloutFile), moved: map[runtime.Key]rollout{}}
+	r := &rollouts{path: filepath.Join(dir, rolloutFile), moved: map[v1alpha1.Key]rollout{}}
 	data, err := os.ReadFile(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
@@ -68,7 +67,7 @@ func (r *rollouts) save() error {
 func (r *rollouts) over(list []*v1alpha1.WangellService) []*v1alpha1.WangellService {
 	out := slices.Clone(list)
 	for i, s := range list {
-		if m, ok := r.moved[runtime.KeyOf(s)]; ok && slices.Equal(m.Manifest, s.Spec.Traffic) {
+		if m, ok := r.moved[v1alpha1.KeyOf(s)]; ok && slices.Equal(m.Manifest, s.Spec.Traffic) {
 			out[i] = s.DeepCopy()
 			out[i].Spec.Traffic = m.Traffic
 		}
@@ -79,10 +78,10 @@ func (r *rollouts) over(list []*v1alpha1.WangellService) []*v1alpha1.WangellServ
 // forget forgets the traffic of services whose manifests have different traffic, or are gone. It reports whether
 // there was one.
 func (r *rollouts) forget(list []*v1alpha1.WangellService) bool {
-	kept := map[runtime.Key]rollout{}
+	kept := map[v1alpha1.Key]rollout{}
 	for _, s := range list {
-		if m, ok := r.moved[runtime.KeyOf(s)]; ok && slices.Equal(m.Manifest, s.Spec.Traffic) {
-			kept[runtime.KeyOf(s)] = m
+		if m, ok := r.moved[v1alpha1.KeyOf(s)]; ok && slices.Equal(m.Manifest, s.Spec.Traffic) {
+			kept[v1alpha1.KeyOf(s)] = m
 		}
 	}
 	gone := len(kept) < len(r.moved)
@@ -91,7 +90,7 @@ func (r *rollouts) forget(list []*v1alpha1.WangellService) bool {
 }
 
 // with returns rollouts in which one service has other traffic.
-func (r *rollouts) with(key runtime.Key, m rollout) *rollouts {
+func (r *rollouts) with(key v1alpha1.Key, m rollout) *rollouts {
 	moved := maps.Clone(r.moved)
 	moved[key] = m
 	if slices.Equal(m.Manifest, m.Traffic) {

@@ -14,12 +14,11 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // keeper is the part of the controller that services uses.
 type keeper interface {
-	Update(put []controller.Service, remove []runtime.Key) error
+	Update(put []controller.Service, remove []v1alpha1.Key) error
 	Synced(context.Context) error
 }
 
@@ -29,7 +28,7 @@ type services struct {
 	log     *slog.Logger
 	dir     string // the state folder, for the book
 	book    addressBook
-	applied []runtime.Key
+	applied []v1alpha1.Key
 	// publish announces the addresses of services, all addresses in use, and the services at the machine's ports.
 	publish func(publication)
 	ports   hostPorts
@@ -38,7 +37,7 @@ type services struct {
 	// waiting has a value when services begin to wait for ports that other programs have.
 	waiting chan struct{}
 	// former are addresses of services that moved. Open connections go on there for a while.
-	former map[runtime.Key][]netip.Addr
+	former map[v1alpha1.Key][]netip.Addr
 	// history stores the histories of services; nil for none.
 	history *histories
 	// volumes removes volumes with their service; nil if there are none.
@@ -51,7 +50,7 @@ type services struct {
 
 // publication is what is made known of services.
 type publication struct {
-	services map[runtime.Key]netip.Addr
+	services map[v1alpha1.Key]netip.Addr
 	lead     []netip.Addr              // all addresses in use, including the former ones of services that moved
 	ports    map[uint16]netip.AddrPort // services by ports of the machine
 }
@@ -70,7 +69,7 @@ func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
 	}
 	return &services{
 		waiting: make(chan struct{}, 1), keeper: k, log: log, dir: dir, book: book, publish: publish, rollouts: moved,
-		ports: hostPorts{held: map[uint16]net.Listener{}}, former: map[runtime.Key][]netip.Addr{},
+		ports: hostPorts{held: map[uint16]net.Listener{}}, former: map[v1alpha1.Key][]netip.Addr{},
 	}, nil
 }
 
@@ -97,10 +96,10 @@ func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) e
 // applyGiven is apply for the services in a.given. a.mu is held.
 func (a *services) applyGiven(ctx context.Context) error {
 	list := a.rollouts.over(a.given)
-	keys := make([]runtime.Key, 0, len(list))
-	wanted := make(map[runtime.Key]bool, len(list))
+	keys := make([]v1alpha1.Key, 0, len(list))
+	wanted := make(map[v1alpha1.Key]bool, len(list))
 	for _, s := range list {
-		k := runtime.KeyOf(s)
+		k := v1alpha1.KeyOf(s)
 		if wanted[k] {
 			return fmt.Errorf("service %s: given twice: remove one", k)
 		}
@@ -126,7 +125,7 @@ func (a *services) applyGiven(ctx context.Context) error {
 		put = append(put, controller.Service{Spec: s, Addr: book.given[keys[i]], Announce: true,
 			History: a.history.of(keys[i])})
 	}
-	remove := slices.DeleteFunc(slices.Clone(a.applied), func(k runtime.Key) bool { return wanted[k] })
+	remove := slices.DeleteFunc(slices.Clone(a.applied), func(k v1alpha1.Key) bool { return wanted[k] })
 	if err := a.keeper.Update(put, remove); err != nil {
 		rollback()
 		return err
@@ -152,7 +151,7 @@ func (a *services) applyGiven(ctx context.Context) error {
 }
 
 // tellBusy logs which services wait for their ports, and begins to try again.
-func (a *services) tellBusy(busy map[uint16]runtime.Key) {
+func (a *services) tellBusy(busy map[uint16]v1alpha1.Key) {
 	for port, k := range busy {
 		a.log.Warn("a service is not at its port of the machine", "service", string(k), "reason", busyPort(port))
 	}
@@ -165,9 +164,9 @@ func (a *services) tellBusy(busy map[uint16]runtime.Key) {
 }
 
 // addresses returns the addresses of services, and all addresses in use, including former ones.
-func (a *services) addresses(keys []runtime.Key, book addressBook) (map[runtime.Key]netip.Addr, []netip.Addr) {
-	addrs := make(map[runtime.Key]netip.Addr, len(keys))
-	former := map[runtime.Key][]netip.Addr{}
+func (a *services) addresses(keys []v1alpha1.Key, book addressBook) (map[v1alpha1.Key]netip.Addr, []netip.Addr) {
+	addrs := make(map[v1alpha1.Key]netip.Addr, len(keys))
+	former := map[v1alpha1.Key][]netip.Addr{}
 	lead := map[netip.Addr]bool{}
 	for _, k := range keys {
 		addr := book.given[k]

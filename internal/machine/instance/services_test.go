@@ -11,19 +11,19 @@ import (
 	"strings"
 	"testing"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // fakeKeeper is a controller that remembers what it was given last.
 type fakeKeeper struct {
 	put    []controller.Service
-	remove []runtime.Key
+	remove []v1alpha1.Key
 	synced bool
 	err    error
 }
 
-func (k *fakeKeeper) Update(put []controller.Service, remove []runtime.Key) error {
+func (k *fakeKeeper) Update(put []controller.Service, remove []v1alpha1.Key) error {
 	if k.err == nil {
 		k.put, k.remove = put, remove
 	}
@@ -53,7 +53,7 @@ func TestApplyGivesAddressesAndRemovesWhatIsNotListed(t *testing.T) {
 		t.Fatalf("put %+v, removed %v", k.put, k.remove)
 	}
 	apply("b", "c")
-	if !slices.Equal(k.remove, []runtime.Key{"default/a"}) || k.put[0].Addr.String() != "10.0.0.3" {
+	if !slices.Equal(k.remove, []v1alpha1.Key{"default/a"}) || k.put[0].Addr.String() != "10.0.0.3" {
 		t.Errorf("put %+v, removed %v", k.put, k.remove)
 	}
 	// An update that fails changes nothing: the next one removes what this one should have.
@@ -63,7 +63,7 @@ func TestApplyGivesAddressesAndRemovesWhatIsNotListed(t *testing.T) {
 	}
 	k.err = nil
 	apply("c")
-	if !slices.Equal(k.remove, []runtime.Key{"default/b"}) {
+	if !slices.Equal(k.remove, []v1alpha1.Key{"default/b"}) {
 		t.Errorf("removed %v", k.remove)
 	}
 	// The next instance gives the same addresses.

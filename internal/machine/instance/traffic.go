@@ -16,10 +16,10 @@ import (
 
 // setTraffic moves the traffic of a service among its revisions, if it is still the traffic that the user saw. It
 // outlives this process, and lasts until the traffic in the service's manifest changes.
-func (a *services) setTraffic(ctx context.Context, key runtime.Key, from, to []v1alpha1.Revision) error {
+func (a *services) setTraffic(ctx context.Context, key v1alpha1.Key, from, to []v1alpha1.Revision) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	i := slices.IndexFunc(a.given, func(s *v1alpha1.WangellService) bool { return runtime.KeyOf(s) == key })
+	i := slices.IndexFunc(a.given, func(s *v1alpha1.WangellService) bool { return v1alpha1.KeyOf(s) == key })
 	if i < 0 {
 		return fmt.Errorf("service %s: %w", key, runtime.ErrNotFound)
 	}
@@ -55,6 +55,6 @@ func sameRevisions(a, b []v1alpha1.Revision) bool {
 }
 
 // SetTraffic implements httpapi.Splitter.
-func (l local) SetTraffic(ctx context.Context, key runtime.Key, from, to []v1alpha1.Revision) error {
+func (l local) SetTraffic(ctx context.Context, key v1alpha1.Key, from, to []v1alpha1.Revision) error {
 	return l.services.setTraffic(ctx, key, from, to)
 }

@@ -8,7 +8,6 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/machine/volume"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
@@ -33,28 +32,28 @@ func (v *volumes) follow(ctx context.Context, list []*v1alpha1.WangellService) {
 	if v == nil {
 		return
 	}
-	services, used := map[runtime.Key]bool{}, map[volume.ID]bool{}
+	services, used := map[v1alpha1.Key]bool{}, map[volume.ID]bool{}
 	for _, s := range list {
-		services[runtime.KeyOf(s)] = true
+		services[v1alpha1.KeyOf(s)] = true
 		for _, has := range s.Spec.PersistentVolumes() {
 			used[volume.IDOf(s, has)] = true
 		}
 	}
 	for _, s := range v.applied {
-		if services[runtime.KeyOf(s)] {
+		if services[v1alpha1.KeyOf(s)] {
 			continue
 		}
 		for _, has := range s.Spec.PersistentVolumes() {
 			id := volume.IDOf(s, has)
 			if !has.Persistent.Retained() && !used[id] {
-				v.end(ctx, id, runtime.KeyOf(s))
+				v.end(ctx, id, v1alpha1.KeyOf(s))
 			}
 		}
 	}
 	v.applied = list
 }
 
-func (v *volumes) end(ctx context.Context, id volume.ID, k runtime.Key) {
+func (v *volumes) end(ctx context.Context, id volume.ID, k v1alpha1.Key) {
 	if err := v.remove(ctx, id); err != nil {
 		v.log.Error("the volume of a removed service stays: remove it with 'wangell volume rm'", "error", err)
 		return

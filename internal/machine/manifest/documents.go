@@ -6,7 +6,6 @@ import (
 	"reflect"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // file reads all documents of a file's text.
@@ -26,19 +25,19 @@ func (l *loader) file(name string, text []byte) {
 
 // valid returns the services of the files without mistakes, and those of an earlier result, with the file of each,
 // whose file has mistakes now.
-func (l *loader) valid(earlier Set, files map[runtime.Key]string) []service {
+func (l *loader) valid(earlier Set, files map[v1alpha1.Key]string) []service {
 	var out []service
-	names, addresses := map[runtime.Key]bool{}, map[string]bool{}
+	names, addresses := map[v1alpha1.Key]bool{}, map[string]bool{}
 	for _, s := range l.services {
 		if l.errs.concern(s.file) {
 			continue
 		}
 		out = append(out, s)
-		names[runtime.KeyOf(s.WangellService)] = true
+		names[v1alpha1.KeyOf(s.WangellService)] = true
 		addresses[s.Spec.Address] = s.Spec.Address != ""
 	}
 	for _, s := range earlier {
-		k := runtime.KeyOf(s)
+		k := v1alpha1.KeyOf(s)
 		if l.errs.concern(files[k]) && !names[k] && !addresses[s.Spec.Address] && !l.volumeTaken(s) {
 			out = append(out, service{s, files[k], nil})
 		}
@@ -73,7 +72,7 @@ func (l *loader) document(doc *document) {
 
 // conflicts checks a service against those loaded before it.
 func (l *loader) conflicts(d *decoder, doc *document, s *v1alpha1.WangellService) {
-	key := runtime.KeyOf(s)
+	key := v1alpha1.KeyOf(s)
 	at := doc.find("metadata.name")
 	if first, twice := l.names[key]; twice && s.Name != "" {
 		d.fail(at, pathOf("metadata.name"), "use another name or namespace, or remove one of the two",

@@ -2,7 +2,9 @@
 
 package manifest
 
-import "wangell.loutres.me/internal/runtime"
+import (
+	"wangell.loutres.me/api/v1alpha1"
+)
 
 // objectID names an object.
 type objectID struct{ kind, namespace, name string }
@@ -18,7 +20,7 @@ type object struct {
 
 // volumeUse is the first service that uses a persistent volume, or the first that may write to it.
 type volumeUse struct {
-	key    runtime.Key
+	key    v1alpha1.Key
 	at     place
 	size   int64
 	writes bool
@@ -27,7 +29,7 @@ type volumeUse struct {
 
 // addressUse is the service that uses an address.
 type addressUse struct {
-	key  runtime.Key
+	key  v1alpha1.Key
 	port int32
 	at   place
 }
@@ -37,12 +39,12 @@ type loader struct {
 	errs      Errors
 	services  []service
 	objects   []object
-	names     map[runtime.Key]place
+	names     map[v1alpha1.Key]place
 	addresses map[string]addressUse
 	volumes   map[string]volumeUse
 }
 
 func newLoader() *loader {
-	return &loader{names: map[runtime.Key]place{}, addresses: map[string]addressUse{},
+	return &loader{names: map[v1alpha1.Key]place{}, addresses: map[string]addressUse{},
 		volumes: map[string]volumeUse{}}
 }

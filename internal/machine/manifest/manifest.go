@@ -16,7 +16,6 @@ import (
 	"sync"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // Reader reads the same sources repeatedly. It keeps the text of standard input and pipes, which can be read only once.
@@ -25,9 +24,9 @@ type Reader struct {
 	sources sources
 
 	mu     sync.Mutex
-	last   Set                    // the result of the last Load
-	files  map[runtime.Key]string // the file of each service of last
-	config []object               // the objects of the last Load
+	last   Set                     // the result of the last Load
+	files  map[v1alpha1.Key]string // the file of each service of last
+	config []object                // the objects of the last Load
 	loaded bool
 }
 
@@ -58,10 +57,10 @@ func (r *Reader) Load(ctx context.Context) (Set, error) {
 	defer r.mu.Unlock()
 	r.config = l.resolve(r.config)
 	services := l.valid(r.last, r.files)
-	files := make(map[runtime.Key]string, len(services))
+	files := make(map[v1alpha1.Key]string, len(services))
 	set := make(Set, 0, len(services))
 	for _, s := range services {
-		files[runtime.KeyOf(s.WangellService)] = s.file
+		files[v1alpha1.KeyOf(s.WangellService)] = s.file
 		set = append(set, s.WangellService)
 	}
 	slices.SortFunc(set, func(a, b *v1alpha1.WangellService) int {

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // Set holds the services of all sources, sorted by namespace and name, each with its defaults and an empty status. A
@@ -15,7 +14,7 @@ import (
 type Set []*v1alpha1.WangellService
 
 // Get returns the service with a key, or nil.
-func (s Set) Get(k runtime.Key) *v1alpha1.WangellService {
+func (s Set) Get(k v1alpha1.Key) *v1alpha1.WangellService {
 	namespace, name := k.Split()
 	i, ok := slices.BinarySearchFunc(s, 0, func(svc *v1alpha1.WangellService, _ int) int {
 		return cmp.Or(cmp.Compare(svc.Namespace, namespace), cmp.Compare(svc.Name, name))

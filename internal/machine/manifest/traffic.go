@@ -6,14 +6,13 @@ import (
 	"fmt"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // revisions checks that the services to which requests go exist, once all documents are read.
 func (l *loader) revisions() {
-	all := map[runtime.Key]*v1alpha1.WangellService{}
+	all := map[v1alpha1.Key]*v1alpha1.WangellService{}
 	for _, s := range l.services {
-		all[runtime.KeyOf(s.WangellService)] = s.WangellService
+		all[v1alpha1.KeyOf(s.WangellService)] = s.WangellService
 	}
 	for _, s := range l.services {
 		d := &decoder{file: s.doc.file, errs: &l.errs, tree: newTree(s.doc.size)}
@@ -22,7 +21,7 @@ func (l *loader) revisions() {
 				continue
 			}
 			at := fmt.Sprintf("spec.traffic[%d].revision", i)
-			key := runtime.Key(s.Namespace + "/" + r.Revision)
+			key := v1alpha1.Key(s.Namespace + "/" + r.Revision)
 			to := all[key]
 			if to == nil {
 				d.fail(s.doc.find(at), pathOf(at), "add its manifest, or remove the revision",

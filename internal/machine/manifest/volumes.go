@@ -7,12 +7,11 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/text"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // volumeConflicts checks the persistent volumes of a service against those of the services loaded before it.
 func (l *loader) volumeConflicts(d *decoder, doc *document, s *v1alpha1.WangellService) {
-	key := runtime.KeyOf(s)
+	key := v1alpha1.KeyOf(s)
 	for i := range s.Spec.Volumes {
 		v := &s.Spec.Volumes[i]
 		if v.Persistent == nil {
@@ -42,7 +41,7 @@ func (l *loader) volumeConflicts(d *decoder, doc *document, s *v1alpha1.WangellS
 func (l *loader) volumeTaken(s *v1alpha1.WangellService) bool {
 	for _, v := range s.Spec.PersistentVolumes() {
 		other, taken := l.volumes[s.Namespace+"/"+v.VolumeName(s.Name)]
-		if taken && other.key != runtime.KeyOf(s) && !l.errs.concern(other.at.file) &&
+		if taken && other.key != v1alpha1.KeyOf(s) && !l.errs.concern(other.at.file) &&
 			(other.size != v.Persistent.Bytes() || other.writes && s.Spec.Writes(v.Name) &&
 				!(other.shared && v.Persistent.Shared)) {
 			return true

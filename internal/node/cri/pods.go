@@ -44,7 +44,7 @@ func (p *pods) networkReady(s *criv1.PodSandboxStatus, addr netip.Addr, netns st
 	service.Namespace, service.Name = s.Metadata.Namespace, s.Labels[v1alpha1.LabelService]
 	b := &sandbox{
 		pod: runtime.Pod{
-			ID: s.Metadata.Uid, Service: runtime.KeyOf(&service), SpecHash: s.Labels[v1alpha1.LabelSpecHash],
+			ID: s.Metadata.Uid, Service: v1alpha1.KeyOf(&service), SpecHash: s.Labels[v1alpha1.LabelSpecHash],
 			Addr: addr, Netns: netns,
 		},
 		name: s.Metadata.Name, lastReported: map[string]runtime.PodEvent{},

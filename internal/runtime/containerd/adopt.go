@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/snapshots"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -125,7 +126,7 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 	if err != nil {
 		return err
 	}
-	k := runtime.Key(labels[labelService])
+	k := v1alpha1.Key(labels[labelService])
 	if r.cfg.Names != nil {
 		namespace, _ := k.Split()
 		r.cfg.Names.Assign(n.Name, namespace)

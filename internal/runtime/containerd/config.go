@@ -17,7 +17,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime/podnet"
 )
 
@@ -192,7 +192,7 @@ func (c Config) netnsLink(id string) string { return filepath.Join(c.podDir(id),
 func (c Config) wokenFile(id string) string { return filepath.Join(c.podDir(id), "woken") }
 
 // logFile is the log of a service: one file that all its pods append to.
-func (c Config) logFile(k runtime.Key) string {
+func (c Config) logFile(k v1alpha1.Key) string {
 	return filepath.Join(c.logDir(), strings.ReplaceAll(string(k), "/", "_")+".log")
 }
 

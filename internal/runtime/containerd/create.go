@@ -29,7 +29,7 @@ func (r *Runtime) createContainer(ctx context.Context, s *v1alpha1.WangellServic
 // createFor is createContainer, also for a prepared pod.
 func (r *Runtime) createFor(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, prepared bool) (*container,
 	error) {
-	k := runtime.KeyOf(s)
+	k := v1alpha1.KeyOf(s)
 	c := &container{
 		id: newPodID(k), service: k, hash: v1alpha1.Hash(&s.Spec), image: info,
 		stopSignal: cmp.Or(s.Spec.StopSignal, info.config.StopSignal),
@@ -139,7 +139,7 @@ func (r *Runtime) createMember(ctx context.Context, s *v1alpha1.WangellService, 
 	if err != nil {
 		return fmt.Errorf("container %q: %w", of.Name, err)
 	}
-	m := newMember(pod, runtime.KeyOf(s), of.Name, kind)
+	m := newMember(pod, v1alpha1.KeyOf(s), of.Name, kind)
 	r.note(m)
 	record := containers.Container{ID: m.id, Labels: m.labels(r.cfg.Instance)}
 	if info.config.StopSignal != "" {

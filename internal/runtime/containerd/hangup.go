@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 const (
@@ -41,7 +41,7 @@ func IsCommandID(s string) bool { return commandID.MatchString(s) }
 // EndCommand ends the command with an ID that another process attached to in a pod of a service, once that process is
 // gone: the command and its children get SIGHUP, and after five seconds SIGKILL. What has ended already is not an
 // error.
-func (r *Runtime) EndCommand(k runtime.Key, id string) error {
+func (r *Runtime) EndCommand(k v1alpha1.Key, id string) error {
 	if !IsCommandID(id) {
 		return fmt.Errorf("service %s: end command: %q is no ID of a command", k, id)
 	}
@@ -64,7 +64,7 @@ func (r *Runtime) EndCommand(k runtime.Key, id string) error {
 }
 
 // podsOf returns the IDs of the pods of a service.
-func (r *Runtime) podsOf(k runtime.Key) (ids []string) {
+func (r *Runtime) podsOf(k v1alpha1.Key) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, p := range r.pods {

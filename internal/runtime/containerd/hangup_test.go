@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
@@ -74,7 +75,7 @@ func TestCommandOfACallerThatIsGoneEndsWithItsChildren(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, k := runtimetest.Look(t, p).Args[0], runtime.KeyOf(s)
+	program, k := runtimetest.Look(t, p).Args[0], v1alpha1.KeyOf(s)
 	// nothing checks that nothing is left of a command, and returns how long the end of it took.
 	nothing := func(what, id string) (took time.Duration) {
 		t.Helper()

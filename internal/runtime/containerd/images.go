@@ -79,11 +79,11 @@ func (c *imageCache) ensure(ctx context.Context, s *v1alpha1.WangellService,
 			return info, err
 		}
 		c.lazy.log.Warn("the optimised image cannot be used; the service uses the original", "service",
-			runtime.KeyOf(s), "image", name, "error", err)
+			v1alpha1.KeyOf(s), "image", name, "error", err)
 	}
 	info, err := c.ensureImage(ctx, s, s.Spec.Image, s.Spec.PullsLazily(), s.Spec.ImagePullPolicy, progress)
 	if err != nil {
-		return info, fmt.Errorf("service %s: image %q: %w", runtime.KeyOf(s), s.Spec.Image, err)
+		return info, fmt.Errorf("service %s: image %q: %w", v1alpha1.KeyOf(s), s.Spec.Image, err)
 	}
 	return info, nil
 }

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // keep does the background work, in small steps, until Close.
@@ -72,7 +72,7 @@ func (r *Runtime) keepOne(ctx context.Context) (bool, error) {
 		if err != nil {
 			// The service's next start makes the container, and returns the error.
 			r.mu.Lock()
-			r.ready.remove(runtime.KeyOf(s))
+			r.ready.remove(v1alpha1.KeyOf(s))
 			r.mu.Unlock()
 		}
 		return true, err

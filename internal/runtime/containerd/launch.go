@@ -19,7 +19,7 @@ func (r *Runtime) imageOfPods(s *v1alpha1.WangellService, info imageInfo) imageI
 	if s.Spec.ImagePullPolicy == corev1.PullAlways {
 		return info
 	}
-	k, hash := runtime.KeyOf(s), v1alpha1.Hash(&s.Spec)
+	k, hash := v1alpha1.KeyOf(s), v1alpha1.Hash(&s.Spec)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.pods {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -20,7 +21,7 @@ const (
 
 // Logs copies the log of one of the service's containers to w; see runtime.Runtime. With Follow, the end of ctx is not
 // an error. The log of a container that never ran is empty.
-func (r *Runtime) Logs(ctx context.Context, k runtime.Key, w io.Writer, options runtime.LogOptions) error {
+func (r *Runtime) Logs(ctx context.Context, k v1alpha1.Key, w io.Writer, options runtime.LogOptions) error {
 	name := r.cfg.containerLog(k, options.Container)
 	if err := copyLog(ctx, name, w, options.Tail, options.Follow); err != nil {
 		return fmt.Errorf("log of service %s: %w", k, err)

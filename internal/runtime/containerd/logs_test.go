@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
@@ -55,7 +56,7 @@ func TestPodKeepsWritingAfterItsLogIsRotated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := r.cfg.logFile(runtime.KeyOf(s))
+	name := r.cfg.logFile(v1alpha1.KeyOf(s))
 	runtimetest.Ask(t, p, "/print", url.Values{"t": {"old"}, "n": {"1000"}})
 	eventually(t, func() error {
 		if size := fileSize(name); size < 4000 {

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // Kinds of a member, as a label has them.
@@ -21,7 +20,7 @@ const (
 // pod's network and volumes.
 type member struct {
 	id, pod, name, kind string
-	service             runtime.Key
+	service             v1alpha1.Key
 
 	// mu serializes the starts of its process with finish.
 	mu       sync.Mutex
@@ -30,7 +29,7 @@ type member struct {
 	restarts int           // guarded by Runtime.mu
 }
 
-func newMember(pod string, service runtime.Key, name, kind string) *member {
+func newMember(pod string, service v1alpha1.Key, name, kind string) *member {
 	return &member{
 		id: ContainerID(pod, service, name), pod: pod, name: name, kind: kind, service: service, done: make(chan struct{}),
 	}
@@ -55,7 +54,7 @@ func (m *member) finish() {
 
 // ContainerID returns the ID in containerd of a container of a pod, by its name. The main container has the name of the
 // service, and the ID of the pod.
-func ContainerID(pod string, service runtime.Key, container string) string {
+func ContainerID(pod string, service v1alpha1.Key, container string) string {
 	if _, name := service.Split(); container == name || container == "" {
 		return pod
 	}
@@ -72,11 +71,11 @@ func (c Config) containerCgroup(pod, container string, alone bool) string {
 }
 
 // containerLog is the log of one of the containers of a service beside the main one.
-func (c Config) containerLog(k runtime.Key, container string) string {
+func (c Config) containerLog(k v1alpha1.Key, container string) string {
 	if _, name := k.Split(); container == name || container == "" {
 		return c.logFile(k)
 	}
-	return c.logFile(k + runtime.Key("/"+container))
+	return c.logFile(k + v1alpha1.Key("/"+container))
 }
 
 // alone reports whether the pods of a service have only a main container.

@@ -5,7 +5,7 @@ package containerd
 import (
 	"slices"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // membersOf returns the containers of a pod beside its main one, in the order in which they are started.
@@ -17,7 +17,7 @@ func (r *Runtime) membersOf(pod string) []*member {
 
 // noteLabels restores a member from the labels of a record or a snapshot of an earlier process.
 func (r *Runtime) noteLabels(labels map[string]string) {
-	r.note(newMember(labels[labelPod], runtime.Key(labels[labelService]), labels[labelContainer], labels[labelKind]))
+	r.note(newMember(labels[labelPod], v1alpha1.Key(labels[labelService]), labels[labelContainer], labels[labelKind]))
 }
 
 // note makes a member known, unless it is.

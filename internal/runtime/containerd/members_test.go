@@ -32,7 +32,7 @@ func other(name string, env ...string) v1alpha1.Container {
 }
 
 // logOf returns the log of a container of a service.
-func logOf(t *testing.T, r *Runtime, k runtime.Key, container string) string {
+func logOf(t *testing.T, r *Runtime, k v1alpha1.Key, container string) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := copyLog(t.Context(), r.cfg.containerLog(k, container), &b, -1, false); err != nil {

@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // Labels of a container.
@@ -31,7 +31,7 @@ const runtimeName = "io.containerd.runc.v2"
 const maxID = 76
 
 // newPodID returns a new unique ID: NAME-RANDOM, with the name cut to what containerd allows.
-func newPodID(k runtime.Key) string {
+func newPodID(k v1alpha1.Key) string {
 	var random [podSuffix / 2]byte
 	_, _ = rand.Read(random[:])
 	_, name := k.Split()
@@ -40,7 +40,7 @@ func newPodID(k runtime.Key) string {
 }
 
 // hostname is the service's name, cut to the limit of sethostname(2).
-func hostname(k runtime.Key) string {
+func hostname(k v1alpha1.Key) string {
 	_, name := k.Split()
 	return name[:min(len(name), 64)] // sethostname(2)
 }

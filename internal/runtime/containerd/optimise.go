@@ -10,7 +10,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/images/imageref"
 	"wangell.loutres.me/internal/images/lazy/trace"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // optimiseLater rewrites the image of a pod once the pod's first reads are recorded: when the pod has ended, or when
@@ -37,7 +36,7 @@ func (r *Runtime) optimiseLater(s *v1alpha1.WangellService, info imageInfo, ende
 	if r.ctx.Err() != nil || !o.due(name, info.digest, time.Now()) {
 		return
 	}
-	log := r.cfg.Log.With("service", string(runtime.KeyOf(s)), "image", name)
+	log := r.cfg.Log.With("service", string(v1alpha1.KeyOf(s)), "image", name)
 	begin := time.Now()
 	result, err := r.optimise(name, info.digest)
 	switch {

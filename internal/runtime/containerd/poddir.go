@@ -14,7 +14,6 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // bindFile returns the mount of one of the pod's files in /etc.
@@ -46,7 +45,7 @@ func isNameServer(s *v1alpha1.WangellService) bool { return s.Spec.TargetPort ==
 const domainPort = 53
 
 // connectPodDir adds the pod's network to its folder, before its process is started.
-func (r *Runtime) connectPodDir(k runtime.Key, id, netns string, addr netip.Addr) error {
+func (r *Runtime) connectPodDir(k v1alpha1.Key, id, netns string, addr netip.Addr) error {
 	hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" + addr.String() + "\t" + hostname(k) +
 		"\n"
 	if err := os.WriteFile(filepath.Join(r.cfg.podDir(id), "hosts"), []byte(hosts), 0o644); err != nil {

@@ -33,7 +33,7 @@ func (r *Runtime) Prepare(ctx context.Context, s *v1alpha1.WangellService, progr
 }
 
 // Forget removes the ready container of a service. Its log stays.
-func (r *Runtime) Forget(ctx context.Context, k runtime.Key) error {
+func (r *Runtime) Forget(ctx context.Context, k v1alpha1.Key) error {
 	r.mu.Lock()
 	r.ready.remove(k)
 	delete(r.prepared.services, k)
@@ -56,7 +56,7 @@ func (r *Runtime) Forget(ctx context.Context, k runtime.Key) error {
 
 // makeReady makes a container for s unless it has one or one is being made.
 func (r *Runtime) makeReady(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) error {
-	k := runtime.KeyOf(s)
+	k := v1alpha1.KeyOf(s)
 	r.mu.Lock()
 	if r.ready.containers[k] != nil || r.ready.making[k] != nil {
 		r.mu.Unlock()
@@ -85,7 +85,7 @@ func (r *Runtime) makeReady(ctx context.Context, s *v1alpha1.WangellService, inf
 // takeReady returns the ready container of s, after waiting for one that is being made; nil if there is none that
 // matches. It makes s the most recently used service.
 func (r *Runtime) takeReady(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) *container {
-	k := runtime.KeyOf(s)
+	k := v1alpha1.KeyOf(s)
 	r.mu.Lock()
 	making := r.ready.making[k]
 	r.mu.Unlock()
@@ -109,7 +109,7 @@ func (r *Runtime) takeReady(ctx context.Context, s *v1alpha1.WangellService, inf
 // staleReady removes the container of s from the set if it was made for another spec or image, and the containers of
 // services that are no longer on the list.
 func (r *Runtime) staleReady(s *v1alpha1.WangellService, info imageInfo) []*container {
-	k, hash := runtime.KeyOf(s), v1alpha1.Hash(&s.Spec)
+	k, hash := v1alpha1.KeyOf(s), v1alpha1.Hash(&s.Spec)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ready.drop(func(c *container) bool {

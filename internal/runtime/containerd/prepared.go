@@ -33,7 +33,7 @@ func (r *Runtime) prepares() bool {
 
 // takePrepared returns a prepared pod that fits, with its waiting process; nil if there is none.
 func (r *Runtime) takePrepared(s *v1alpha1.WangellService, info imageInfo) *preparedPod {
-	k, hash := runtime.KeyOf(s), v1alpha1.Hash(&s.Spec)
+	k, hash := v1alpha1.KeyOf(s), v1alpha1.Hash(&s.Spec)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.prepared.pods[k]) > 0 {
@@ -70,7 +70,7 @@ func (r *Runtime) keepPrepared(ctx context.Context, now time.Time) bool {
 	r.mu.Lock()
 	services := maps.Clone(r.prepared.services)
 	r.mu.Unlock()
-	images := map[runtime.Key]imageInfo{}
+	images := map[v1alpha1.Key]imageInfo{}
 	for k, s := range services {
 		info, err := r.images.ensureImage(ctx, s, s.Spec.Image, false, corev1.PullNever, nil)
 		if err != nil {
@@ -104,7 +104,7 @@ func (r *Runtime) keepPrepared(ctx context.Context, now time.Time) bool {
 	if missing == nil {
 		return false
 	}
-	k := runtime.KeyOf(missing)
+	k := v1alpha1.KeyOf(missing)
 	p, err := r.makePrepared(ctx, missing, images[k])
 	r.mu.Lock()
 	defer r.mu.Unlock()

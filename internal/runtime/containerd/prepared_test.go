@@ -33,7 +33,7 @@ func preparedOf(r *Runtime, s *v1alpha1.WangellService) (ids []string, pids []in
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fit = true
-	for _, p := range r.prepared.pods[runtime.KeyOf(s)] {
+	for _, p := range r.prepared.pods[v1alpha1.KeyOf(s)] {
 		ids, pids = append(ids, p.ID), append(pids, int(p.pid))
 		fit = fit && p.SpecHash == v1alpha1.Hash(&s.Spec)
 	}
@@ -87,7 +87,7 @@ func TestAPreparedPodOnlyHasToBeStarted(t *testing.T) {
 	if err := r.Stop(t.Context(), p.ID, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Forget(t.Context(), runtime.KeyOf(s)); err != nil {
+	if err := r.Forget(t.Context(), v1alpha1.KeyOf(s)); err != nil {
 		t.Fatal(err)
 	}
 	awaitReady(t, r)
@@ -165,7 +165,7 @@ func TestPreparedPodsFollowTheirServiceAndItsProcesses(t *testing.T) {
 	awaitPrepared(t, r, changed)
 	old := time.Now().Add(-preparedAge)
 	r.mu.Lock()
-	stale := r.prepared.pods[runtime.KeyOf(s)][0]
+	stale := r.prepared.pods[v1alpha1.KeyOf(s)][0]
 	stale.made = old
 	r.mu.Unlock()
 	r.keeper.kick()
@@ -208,7 +208,7 @@ func TestPreparedPodsHaveTheirOtherContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitPrepared(t, r, s) // none is being made any more
-	if err := r.Forget(t.Context(), runtime.KeyOf(s)); err != nil {
+	if err := r.Forget(t.Context(), v1alpha1.KeyOf(s)); err != nil {
 		t.Fatal(err)
 	}
 	awaitReady(t, r)
@@ -228,7 +228,7 @@ func TestForgottenServicesGetNoPreparedPod(t *testing.T) {
 		}
 		awaitPrepared(t, r, s)
 		r.keeper.kick()
-		if err := r.Forget(t.Context(), runtime.KeyOf(s)); err != nil {
+		if err := r.Forget(t.Context(), v1alpha1.KeyOf(s)); err != nil {
 			t.Fatal(err)
 		}
 		awaitReady(t, r)

@@ -9,7 +9,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/base/process"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // preparedPod is a pod whose first process waits before it becomes the program. It has its network and its volumes.
@@ -24,19 +23,19 @@ type preparedPod struct {
 // preparedPods are the services with spec.sleep.prepared, and their prepared pods, oldest first. They are guarded by
 // Runtime.mu.
 type preparedPods struct {
-	services map[runtime.Key]*v1alpha1.WangellService
-	pods     map[runtime.Key][]*preparedPod
-	pause    map[runtime.Key]time.Time // no pod is made until then, because the last attempt failed
+	services map[v1alpha1.Key]*v1alpha1.WangellService
+	pods     map[v1alpha1.Key][]*preparedPod
+	pause    map[v1alpha1.Key]time.Time // no pod is made until then, because the last attempt failed
 }
 
 func (c *preparedPods) init() {
-	c.services, c.pods = map[runtime.Key]*v1alpha1.WangellService{}, map[runtime.Key][]*preparedPod{}
-	c.pause = map[runtime.Key]time.Time{}
+	c.services, c.pods = map[v1alpha1.Key]*v1alpha1.WangellService{}, map[v1alpha1.Key][]*preparedPod{}
+	c.pause = map[v1alpha1.Key]time.Time{}
 }
 
 // want sets what a service asks for.
 func (c *preparedPods) want(s *v1alpha1.WangellService) {
-	k := runtime.KeyOf(s)
+	k := v1alpha1.KeyOf(s)
 	delete(c.pause, k)
 	if s.Spec.PreparedPods() > 0 {
 		c.services[k] = s

@@ -6,13 +6,12 @@ import (
 	"github.com/containerd/containerd/api/types"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // container is a container that is created in containerd but not started: a record, a snapshot and a folder.
 type container struct {
 	id      string
-	service runtime.Key
+	service v1alpha1.Key
 	hash    string
 	image   imageInfo
 	rootfs  []*types.Mount
@@ -28,18 +27,18 @@ type readyContainers struct {
 	limit int
 	// services should have a ready container; the most recently used comes first.
 	services   []*v1alpha1.WangellService
-	containers map[runtime.Key]*container
+	containers map[v1alpha1.Key]*container
 	// making has a channel for each container that is being made, closed when it is ready or has failed.
-	making map[runtime.Key]chan struct{}
+	making map[v1alpha1.Key]chan struct{}
 }
 
 func (c *readyContainers) init(limit int) {
-	c.limit, c.containers, c.making = limit, map[runtime.Key]*container{}, map[runtime.Key]chan struct{}{}
+	c.limit, c.containers, c.making = limit, map[v1alpha1.Key]*container{}, map[v1alpha1.Key]chan struct{}{}
 }
 
-func (c *readyContainers) index(k runtime.Key) int {
+func (c *readyContainers) index(k v1alpha1.Key) int {
 	for i, s := range c.services {
-		if runtime.KeyOf(s) == k {
+		if v1alpha1.KeyOf(s) == k {
 			return i
 		}
 	}
@@ -48,7 +47,7 @@ func (c *readyContainers) index(k runtime.Key) int {
 
 // use makes s the most recently used service.
 func (c *readyContainers) use(s *v1alpha1.WangellService) {
-	if i := c.index(runtime.KeyOf(s)); i >= 0 {
+	if i := c.index(v1alpha1.KeyOf(s)); i >= 0 {
 		c.services = append(c.services[:i], c.services[i+1:]...)
 	}
 	c.services = append([]*v1alpha1.WangellService{s}, c.services...)
@@ -57,7 +56,7 @@ func (c *readyContainers) use(s *v1alpha1.WangellService) {
 
 // add appends s to the services if there is room, and reports whether it should have a ready container.
 func (c *readyContainers) add(s *v1alpha1.WangellService) bool {
-	if i := c.index(runtime.KeyOf(s)); i >= 0 {
+	if i := c.index(v1alpha1.KeyOf(s)); i >= 0 {
 		c.services[i] = s
 		return true
 	}
@@ -69,7 +68,7 @@ func (c *readyContainers) add(s *v1alpha1.WangellService) bool {
 }
 
 // remove drops a service from the list. Its container stays.
-func (c *readyContainers) remove(k runtime.Key) {
+func (c *readyContainers) remove(k v1alpha1.Key) {
 	if i := c.index(k); i >= 0 {
 		c.services = append(c.services[:i], c.services[i+1:]...)
 	}
@@ -78,7 +77,7 @@ func (c *readyContainers) remove(k runtime.Key) {
 // next returns a service that should have a ready container and has none; nil if there is none.
 func (c *readyContainers) next() *v1alpha1.WangellService {
 	for _, s := range c.services {
-		if k := runtime.KeyOf(s); c.containers[k] == nil && c.making[k] == nil {
+		if k := v1alpha1.KeyOf(s); c.containers[k] == nil && c.making[k] == nil {
 			return s
 		}
 	}

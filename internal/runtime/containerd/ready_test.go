@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
@@ -20,11 +21,11 @@ func TestOnlyRecentServicesHaveReadyContainers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ready := func() map[runtime.Key]bool {
+	ready := func() map[v1alpha1.Key]bool {
 		awaitReady(t, r)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		keys := map[runtime.Key]bool{}
+		keys := map[v1alpha1.Key]bool{}
 		for k := range r.ready.containers {
 			keys[k] = true
 		}

@@ -23,7 +23,7 @@ func (r *Runtime) awaitAlone(ctx context.Context, s *v1alpha1.WangellService) er
 		return nil
 	}
 	for {
-		id, remains := r.podOf(runtime.KeyOf(s))
+		id, remains := r.podOf(v1alpha1.KeyOf(s))
 		if id == "" {
 			return nil
 		}
@@ -45,7 +45,7 @@ func (r *Runtime) awaitAlone(ctx context.Context, s *v1alpha1.WangellService) er
 }
 
 // podOf returns a pod of a service, and whether it is the remains of a failed start; no pod if there is none.
-func (r *Runtime) podOf(k runtime.Key) (id string, remains bool) {
+func (r *Runtime) podOf(k v1alpha1.Key) (id string, remains bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, p := range r.pods {

@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 const (
@@ -66,7 +65,7 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 		oci.WithoutRunMount, // the image's own /run stays visible, as with Docker and Kubernetes
 		oci.WithProcessArgs(args...),
 		oci.WithProcessCwd(cwd),
-		oci.WithHostname(hostname(runtime.KeyOf(s))),
+		oci.WithHostname(hostname(v1alpha1.KeyOf(s))),
 		oci.WithEnv(environment(s, info, env)),
 		oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: r.cfg.netnsLink(at.pod)}),
 		oci.WithCgroup(at.cgroup),
@@ -132,7 +131,7 @@ func arguments(s *v1alpha1.WangellService, info imageInfo, env []corev1.EnvVar) 
 // environment returns PATH, the image's variables, HOSTNAME and the manifest's variables; later ones win.
 func environment(s *v1alpha1.WangellService, info imageInfo, own []corev1.EnvVar) []string {
 	env := append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, info.config.Env...)
-	env = append(env, "HOSTNAME="+hostname(runtime.KeyOf(s)))
+	env = append(env, "HOSTNAME="+hostname(v1alpha1.KeyOf(s)))
 	for _, e := range own {
 		env = append(env, e.Name+"="+e.Value)
 	}

@@ -48,7 +48,7 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 			c, err = r.createAgain(ctx, s, info, err)
 		}
 		if err != nil {
-			return runtime.Pod{}, fmt.Errorf("service %s: %w", runtime.KeyOf(s), err)
+			return runtime.Pod{}, fmt.Errorf("service %s: %w", v1alpha1.KeyOf(s), err)
 		}
 	}
 	warm := make(chan struct{})
@@ -72,7 +72,7 @@ func (r *Runtime) settle(ctx context.Context, s *v1alpha1.WangellService, id str
 	if err == nil {
 		return p, nil
 	}
-	err = fmt.Errorf("service %s: start pod %s: %w", runtime.KeyOf(s), id, err)
+	err = fmt.Errorf("service %s: start pod %s: %w", v1alpha1.KeyOf(s), id, err)
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 	defer cancel()
 	if left := r.purge(clean, id); left != nil {
@@ -97,7 +97,7 @@ func (r *Runtime) createAgain(ctx context.Context, s *v1alpha1.WangellService, i
 			return c, nil
 		}
 	}
-	r.cfg.Log.Warn("image that was pulled lazily cannot be used; it is pulled in full", "service", runtime.KeyOf(s),
+	r.cfg.Log.Warn("image that was pulled lazily cannot be used; it is pulled in full", "service", v1alpha1.KeyOf(s),
 		"image", s.Spec.Image, "error", why)
 	r.images.forget(s.Spec.Image)
 	r.images.forget(info.name) // the optimised one

@@ -107,7 +107,7 @@ func TestAPodIsTheSameWhetherItWasPreparedOrNot(t *testing.T) {
 			got.Hosts, got.Addresses, got.Mounts, got.Cgroup = "", nil, "", "" // of one pod
 			got.PID = min(got.PID, 2)                                          // 1 without init
 			reports[i] = got
-			if err := r.Forget(t.Context(), runtime.KeyOf(s)); err != nil {
+			if err := r.Forget(t.Context(), v1alpha1.KeyOf(s)); err != nil {
 				t.Fatal(err)
 			}
 		}

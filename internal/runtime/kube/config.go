@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	wruntime "wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // Config configures a Runtime.
@@ -33,10 +33,10 @@ type Config struct {
 	ThroughDeployment bool
 	// Trouble reports why a wanted pod does not start (it fits on no node, for example) although it still may, and later,
 	// with the zero value, that nothing holds it up. It must be quick and not call the Runtime. It may be nil.
-	Trouble func(wruntime.Key, Trouble)
+	Trouble func(v1alpha1.Key, Trouble)
 	// Reserved reports that the Reservations of a service have changed visibly. It must be quick and not call the
 	// Runtime. It may be nil.
-	Reserved func(wruntime.Key)
+	Reserved func(v1alpha1.Key)
 }
 
 // Trouble is why a pod does not start.

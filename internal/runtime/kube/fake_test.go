@@ -75,7 +75,7 @@ func newWorldWith(t *testing.T, replicas int32, change func(*appsv1.Deployment),
 
 func (w *world) open() {
 	r, err := Open(w.t.Context(), Config{Client: w.client, ThroughDeployment: !w.direct,
-		Trouble: func(_ runtime.Key, t Trouble) {
+		Trouble: func(_ v1alpha1.Key, t Trouble) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.trouble = append(w.trouble, t)

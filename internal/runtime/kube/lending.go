@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/internal/decide/reservation"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // reportPatience is how long after the start of this process the daemons may take to connect and to report the pods
@@ -102,7 +101,7 @@ func (l *lending) refused(now time.Time) {
 
 // reservations returns the pod's part of its service's Reservations. why is the reason why pods cannot be resized at
 // all.
-func (l *lending) reservations(name, why string) (r runtime.Reservations) {
+func (l *lending) reservations(name, why string) (r reservation.Summary) {
 	if l.pod == nil {
 		return r
 	}

@@ -18,7 +18,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"wangell.loutres.me/internal/decide/reservation"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // reserving makes a pod request something.
@@ -101,7 +100,7 @@ func TestFrozenPodReservesAlmostNothing(t *testing.T) {
 	})
 	w.r.SetFrozen("app-1", false)
 	w.untilRequested("app-1", "500m 64Mi")
-	w.until("nothing is given back", func() bool { return w.r.Reservations("default/app") == runtime.Reservations{} })
+	w.until("nothing is given back", func() bool { return w.r.Reservations("default/app") == reservation.Summary{} })
 }
 
 // The next controller hears from the node's daemon whether the pod is frozen.

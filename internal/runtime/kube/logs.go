@@ -11,12 +11,13 @@ import (
 	"strings"
 	"sync"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 )
 
 // Logs implements runtime.Runtime with the log endpoint of the API server. The logs of pods that are gone are gone,
 // too. Tail counts lines for each pod.
-func (r *Runtime) Logs(ctx context.Context, k runtime.Key, w io.Writer, options runtime.LogOptions) error {
+func (r *Runtime) Logs(ctx context.Context, k v1alpha1.Key, w io.Writer, options runtime.LogOptions) error {
 	shared := &lineWriter{w: w}
 	if !options.Follow {
 		for _, p := range r.podsOf(k) {
@@ -66,7 +67,7 @@ func (r *Runtime) copyLog(ctx context.Context, p *pod, w io.Writer, options runt
 }
 
 // podsOf returns the pods of a service, by name.
-func (r *Runtime) podsOf(k runtime.Key) []*pod {
+func (r *Runtime) podsOf(k v1alpha1.Key) []*pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []*pod

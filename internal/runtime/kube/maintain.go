@@ -5,7 +5,7 @@ package kube
 import (
 	"time"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // Maintenance is tried again after a pause that doubles between these bounds.
@@ -32,7 +32,7 @@ func (r *Runtime) maintain() {
 	}
 }
 
-func (r *Runtime) maintainService(key runtime.Key) {
+func (r *Runtime) maintainService(key v1alpha1.Key) {
 	r.mu.Lock()
 	s := r.services[key]
 	early := s != nil && time.Now().Before(s.notBefore)

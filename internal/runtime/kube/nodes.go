@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // nodePatience is how long a pod that a Start waits for may be bound to a node without a daemon. The daemon may just be
@@ -28,9 +28,9 @@ func (r *Runtime) patience(p *pod, now time.Time) time.Duration {
 }
 
 // Inherited implements runtime.Cluster.
-func (r *Runtime) Inherited(k runtime.Key) []string { return r.inherited(k, time.Now()) }
+func (r *Runtime) Inherited(k v1alpha1.Key) []string { return r.inherited(k, time.Now()) }
 
-func (r *Runtime) inherited(k runtime.Key, now time.Time) []string {
+func (r *Runtime) inherited(k v1alpha1.Key, now time.Time) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.services[k]

@@ -9,13 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/reservation"
 	"wangell.loutres.me/internal/runtime"
 )
 
 // ident names a service and its Deployment.
 type ident struct {
-	key             runtime.Key
+	key             v1alpha1.Key
 	namespace, name string
 }
 
@@ -28,11 +30,11 @@ type service struct {
 	container  string    // name of the main container; empty if not known
 	waiters    []*waiter // Starts without a pod, oldest first
 	pods       map[string]*pod
-	emptySince time.Time            // when its last pod went
-	reported   trouble              // as last reported
-	told       runtime.Reservations // likewise
-	writing    chan struct{}        // holds an element while the machine is being driven
-	notBefore  time.Time            // of the next try after a failed one
+	emptySince time.Time           // when its last pod went
+	reported   trouble             // as last reported
+	told       reservation.Summary // likewise
+	writing    chan struct{}       // holds an element while the machine is being driven
+	notBefore  time.Time           // of the next try after a failed one
 }
 
 // owner is the controller of a pod, as reported by the API server.

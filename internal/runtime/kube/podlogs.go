@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -55,7 +56,7 @@ func (q *requests) copyLog(ctx context.Context, namespace, name string, w io.Wri
 }
 
 // logTail returns the end of a pod's output; empty if it cannot be read.
-func (q *requests) logTail(ctx context.Context, pod runtime.Key, container string) string {
+func (q *requests) logTail(ctx context.Context, pod v1alpha1.Key, container string) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	namespace, name := pod.Split()

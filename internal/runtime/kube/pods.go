@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -131,7 +132,7 @@ func (r *Runtime) deliverExit(p *pod, status exitStatus) {
 		r.exits.put(e)
 		return
 	}
-	key, container := runtime.Key(p.service.namespace+"/"+p.name), p.container
+	key, container := v1alpha1.Key(p.service.namespace+"/"+p.name), p.container
 	r.workers.Go(func() {
 		e.LogTail = r.api.logTail(r.ctx, key, container)
 		r.exits.put(e)

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 const (
@@ -39,7 +39,7 @@ func (r *Runtime) DescribeNode(ctx context.Context, name string) (map[string]str
 }
 
 // PreferNodes implements runtime.Cluster.
-func (r *Runtime) PreferNodes(k runtime.Key, names []string) {
+func (r *Runtime) PreferNodes(k v1alpha1.Key, names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(names) == 0 {
@@ -47,14 +47,14 @@ func (r *Runtime) PreferNodes(k runtime.Key, names []string) {
 		return
 	}
 	if r.preferred == nil {
-		r.preferred = map[runtime.Key][]string{}
+		r.preferred = map[v1alpha1.Key][]string{}
 	}
 	r.preferred[k] = slices.Clone(names)
 }
 
 // preferring returns a pod of a service that prefers the nodes that have its images. The preference is only in the
 // pod and not in the template, where it would be a change that replaces pods. The lock is held.
-func (r *Runtime) preferring(k runtime.Key, pod *corev1.Pod) *corev1.Pod {
+func (r *Runtime) preferring(k v1alpha1.Key, pod *corev1.Pod) *corev1.Pod {
 	names := r.preferred[k]
 	if len(names) == 0 || pod.Spec.NodeName != "" {
 		return pod

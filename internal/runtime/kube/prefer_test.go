@@ -8,13 +8,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // The pod of a wake prefers the nodes that have its images, beside what its template asks for, which stays as it is.
 func TestPodsPreferNodesThatHaveTheirImages(t *testing.T) {
 	r := &Runtime{hostnames: map[string]string{"n1": "host-1"}}
-	const key = runtime.Key("default/a")
+	const key = v1alpha1.Key("default/a")
 	mine := corev1.PreferredSchedulingTerm{Weight: 7, Preference: corev1.NodeSelectorTerm{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "disk", Operator: corev1.NodeSelectorOpExists}},
 	}}

@@ -33,7 +33,7 @@ var errPodGone = errors.New("the pod that pulls it was deleted")
 // PullImage implements runtime.Cluster: it creates a pod on the node that never starts a container, waits until kubelet
 // has pulled its image, or says why not, and deletes it.
 func (r *Runtime) PullImage(ctx context.Context, pull runtime.ImagePull) error {
-	key := runtime.KeyOf(pull.Service)
+	key := v1alpha1.KeyOf(pull.Service)
 	id := ident{key, pull.Service.Namespace, pull.Service.Name}
 	if err := r.sweepPulls(ctx); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (r *Runtime) sweepPulls(ctx context.Context) error {
 	for i := range list.Items {
 		o := &list.Items[i]
 		name := o.Labels[v1alpha1.LabelPulls]
-		id := ident{runtime.Key(o.Namespace + "/" + name), o.Namespace, name}
+		id := ident{v1alpha1.Key(o.Namespace + "/" + name), o.Namespace, name}
 		if _, err := r.api.deletePod(ctx, id, o.Name, string(o.UID), new(int64)); err != nil {
 			return err
 		}

@@ -61,7 +61,7 @@ func (r *Runtime) ReportPod(report runtime.PodReport) {
 func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := r.ensurePod(string(o.UID), runtime.Key(o.Namespace+"/"+o.Labels[v1alpha1.LabelService]), o.Name)
+	p := r.ensurePod(string(o.UID), v1alpha1.Key(o.Namespace+"/"+o.Labels[v1alpha1.LabelService]), o.Name)
 	if p == nil {
 		r.explainGone(o)
 		return
@@ -159,7 +159,7 @@ func (r *Runtime) deploymentSeen(d *appsv1.Deployment) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.ensureService(runtime.Key(d.Namespace + "/" + d.Name))
+	s := r.ensureService(v1alpha1.Key(d.Namespace + "/" + d.Name))
 	s.deployment = d
 	s.container = d.Spec.Template.Annotations[v1alpha1.AnnotationContainer]
 	s.machine.single = isSingle(d)
@@ -172,7 +172,7 @@ func (r *Runtime) deploymentSeen(d *appsv1.Deployment) {
 func (r *Runtime) deploymentDeleted(d *appsv1.Deployment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.services[runtime.Key(d.Namespace+"/"+d.Name)]
+	s := r.services[v1alpha1.Key(d.Namespace+"/"+d.Name)]
 	if s == nil || s.machine.uid != string(d.UID) {
 		return
 	}
@@ -186,7 +186,7 @@ func (r *Runtime) deploymentDeleted(d *appsv1.Deployment) {
 func (r *Runtime) setSeen(set *appsv1.ReplicaSet) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.ensureService(runtime.Key(set.Namespace + "/" + set.Labels[v1alpha1.LabelService]))
+	s := r.ensureService(v1alpha1.Key(set.Namespace + "/" + set.Labels[v1alpha1.LabelService]))
 	if s.sets == nil {
 		s.sets = map[types.UID]*appsv1.ReplicaSet{}
 	}
@@ -199,7 +199,7 @@ func (r *Runtime) setSeen(set *appsv1.ReplicaSet) {
 func (r *Runtime) setDeleted(set *appsv1.ReplicaSet) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.services[runtime.Key(set.Namespace+"/"+set.Labels[v1alpha1.LabelService])]
+	s := r.services[v1alpha1.Key(set.Namespace+"/"+set.Labels[v1alpha1.LabelService])]
 	if s == nil {
 		return
 	}

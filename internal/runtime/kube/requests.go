@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/reservation"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -40,7 +41,7 @@ type requests struct {
 }
 
 // forWrite returns the context of a request that changes something.
-func (q *requests) forWrite(ctx context.Context, k runtime.Key, doing string) (context.Context, context.CancelFunc,
+func (q *requests) forWrite(ctx context.Context, k v1alpha1.Key, doing string) (context.Context, context.CancelFunc,
 	error) {
 	if q.writes.Err() != nil {
 		return nil, nil, fmt.Errorf("service %s: %s: %w: %w", k, doing, runtime.ErrUnavailable, errRetired)
@@ -52,7 +53,7 @@ func (q *requests) forWrite(ctx context.Context, k runtime.Key, doing string) (c
 
 // apiError adds the purpose of a request to its error. An error that another attempt may overcome becomes
 // ErrUnavailable.
-func apiError(k runtime.Key, doing string, err error) error {
+func apiError(k v1alpha1.Key, doing string, err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("service %s: %s: %w", k, doing, err)

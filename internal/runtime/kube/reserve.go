@@ -12,8 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/reservation"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // resizesAtOnce is the number of concurrent resizes.
@@ -36,7 +36,7 @@ func (r *Runtime) SetFrozen(podID string, frozen bool) {
 }
 
 // Reservations implements runtime.Cluster.
-func (r *Runtime) Reservations(k runtime.Key) (sum runtime.Reservations) {
+func (r *Runtime) Reservations(k v1alpha1.Key) (sum reservation.Summary) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.services[k]; s != nil {
@@ -46,7 +46,7 @@ func (r *Runtime) Reservations(k runtime.Key) (sum runtime.Reservations) {
 }
 
 // reservations sums up those of a service's pods.
-func (s *service) reservations(why string) (sum runtime.Reservations) {
+func (s *service) reservations(why string) (sum reservation.Summary) {
 	for _, p := range s.pods {
 		one := p.lending.reservations(p.name, why)
 		sum.CPU, sum.Memory = sum.CPU+one.CPU, sum.Memory+one.Memory

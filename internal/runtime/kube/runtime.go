@@ -28,20 +28,20 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Trouble == nil {
-		cfg.Trouble = func(runtime.Key, Trouble) {}
+		cfg.Trouble = func(v1alpha1.Key, Trouble) {}
 	}
 	if cfg.Reserved == nil {
-		cfg.Reserved = func(runtime.Key) {}
+		cfg.Reserved = func(v1alpha1.Key) {}
 	}
 	r := &Runtime{
 		cfg: cfg, log: cfg.Log, opened: time.Now(),
 		exits: newQueue[runtime.Exit](), appeared: newQueue[runtime.Pod](), leaving: newQueue[runtime.Leave](),
 		ending:        newQueue[runtime.Ending](),
-		due:           workqueue.NewTypedDelayingQueue[runtime.Key](),
-		backoff:       workqueue.NewTypedItemExponentialFailureRateLimiter[runtime.Key](firstRetry, lastRetry),
+		due:           workqueue.NewTypedDelayingQueue[v1alpha1.Key](),
+		backoff:       workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Key](firstRetry, lastRetry),
 		resizes:       workqueue.NewTypedDelayingQueue[string](),
 		resizeBackoff: workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastResizeRetry),
-		services:      map[runtime.Key]*service{}, byUID: map[string]*pod{}, changed: make(chan struct{}),
+		services:      map[v1alpha1.Key]*service{}, byUID: map[string]*pod{}, changed: make(chan struct{}),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	writes, endWrites := context.WithCancel(r.ctx)
@@ -109,7 +109,7 @@ func (r *Runtime) Leaving() <-chan runtime.Leave { return r.leaving.ch }
 func (r *Runtime) Ending() <-chan runtime.Ending { return r.ending.ch }
 
 // Rolling implements runtime.Cluster.
-func (r *Runtime) Rolling(k runtime.Key) bool {
+func (r *Runtime) Rolling(k v1alpha1.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.services[k]
@@ -123,7 +123,7 @@ func (r *Runtime) Prepare(context.Context, *v1alpha1.WangellService, runtime.Pro
 
 // Forget implements runtime.Runtime. It does nothing: the state of a service disappears with its Deployment and
 // pods.
-func (r *Runtime) Forget(context.Context, runtime.Key) error { return nil }
+func (r *Runtime) Forget(context.Context, v1alpha1.Key) error { return nil }
 
 // Start implements runtime.Runtime. It reports PhaseSandbox, PhaseCreated and PhaseStarted; the end of PhaseImage
 // cannot be seen from outside.

@@ -53,7 +53,7 @@ func singlePod(d *appsv1.Deployment) *corev1.Pod {
 func (r *Runtime) startSingle(
 	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
 ) (runtime.Pod, error) {
-	key := runtime.KeyOf(service)
+	key := v1alpha1.KeyOf(service)
 	w := newWaiter()
 	r.mu.Lock()
 	if r.retired {

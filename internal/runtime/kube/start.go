@@ -22,7 +22,7 @@ const explanationTimeout = 2 * time.Second
 func (r *Runtime) startReplica(
 	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
 ) (runtime.Pod, error) {
-	key := runtime.KeyOf(service)
+	key := v1alpha1.KeyOf(service)
 	w := newWaiter()
 	r.mu.Lock()
 	if r.retired {

@@ -36,17 +36,17 @@ type Runtime struct {
 	workers   sync.WaitGroup
 	factory   informers.SharedInformerFactory
 	handlers  []func() error // remove the handlers from the informers
-	due       workqueue.TypedDelayingInterface[runtime.Key]
-	backoff   workqueue.TypedRateLimiter[runtime.Key]
+	due       workqueue.TypedDelayingInterface[v1alpha1.Key]
+	backoff   workqueue.TypedRateLimiter[v1alpha1.Key]
 
 	mu       sync.Mutex // guards what follows, and every service, pod and waiter
-	services map[runtime.Key]*service
+	services map[v1alpha1.Key]*service
 	byUID    map[string]*pod
 	nodes    map[string]bool // nodes with a daemon; nil while unknown
 	// hostnames are the values of the label kubernetes.io/hostname by node; preferred are the nodes that have a service's
 	// images.
 	hostnames map[string]string
-	preferred map[runtime.Key][]string
+	preferred map[v1alpha1.Key][]string
 	pulls     pulls
 	resizing  resizing
 	gone      tombstones
@@ -62,7 +62,7 @@ type pulls struct {
 }
 
 // ensureService returns the service with this key, which may be new. The lock is held.
-func (r *Runtime) ensureService(key runtime.Key) *service {
+func (r *Runtime) ensureService(key v1alpha1.Key) *service {
 	s := r.services[key]
 	if s == nil {
 		namespace, name := key.Split()
@@ -83,7 +83,7 @@ func (r *Runtime) dropService(s *service) {
 }
 
 // ensurePod returns the pod with this UID, which may be new; nil if it is gone already. The lock is held.
-func (r *Runtime) ensurePod(uid string, service runtime.Key, name string) *pod {
+func (r *Runtime) ensurePod(uid string, service v1alpha1.Key, name string) *pod {
 	if p := r.byUID[uid]; p != nil {
 		return p
 	}

@@ -18,7 +18,7 @@ import (
 // podOf returns a pod from its API object. Started is exact to a second only.
 func podOf(o *corev1.Pod, container string) runtime.Pod {
 	p := runtime.Pod{
-		ID: string(o.UID), Service: runtime.Key(o.Namespace + "/" + o.Labels[v1alpha1.LabelService]),
+		ID: string(o.UID), Service: v1alpha1.Key(o.Namespace + "/" + o.Labels[v1alpha1.LabelService]),
 		SpecHash: o.Labels[v1alpha1.LabelSpecHash], Node: o.Spec.NodeName,
 		Addr: parseIPv4(o.Status.PodIP), NodeAddr: parseIPv4(o.Status.HostIP),
 	}

@@ -80,7 +80,7 @@ func startStop(t *testing.T, h Harness) {
 	r := h.Open(t)
 	s := Service("start-stop")
 	p := mustStart(t, r, s)
-	if p.Service != runtime.KeyOf(s) || p.SpecHash != v1alpha1.Hash(&s.Spec) || p.ID == "" || !p.Addr.IsValid() ||
+	if p.Service != v1alpha1.KeyOf(s) || p.SpecHash != v1alpha1.Hash(&s.Spec) || p.ID == "" || !p.Addr.IsValid() ||
 		p.Started == 0 ||
 		!h.Remote && (p.Netns == "" || p.HostDevice == 0) {
 		t.Errorf("fields are missing in pod %+v", p)

@@ -18,7 +18,7 @@ import (
 func logs(t *testing.T, h Harness) {
 	r := h.Open(t)
 	s := Service("logs")
-	k := runtime.KeyOf(s)
+	k := v1alpha1.KeyOf(s)
 	var empty bytes.Buffer
 	if err := r.Logs(t.Context(), k, &empty, runtime.LogOptions{Tail: -1}); err != nil || empty.Len() > 0 {
 		t.Errorf("log of a service that never ran: %q, %v", empty.String(), err)
@@ -141,7 +141,7 @@ func forgetAndPrepare(t *testing.T, h Harness) {
 	Look(t, p)
 	mustStop(t, r, p)
 	for range 2 {
-		if err := r.Forget(t.Context(), runtime.KeyOf(s)); err != nil {
+		if err := r.Forget(t.Context(), v1alpha1.KeyOf(s)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -16,9 +17,9 @@ import (
 // Named returns the service with a name, as Controller.Resolve does: namespace/name, or the name alone if only one
 // service has it, or one in the namespace default.
 func Named(services []controller.Status, name string) (found controller.Status, err error) {
-	var keys []runtime.Key
+	var keys []v1alpha1.Key
 	for _, s := range services {
-		switch key := runtime.KeyOf(&s.Service); {
+		switch key := v1alpha1.KeyOf(&s.Service); {
 		case string(key) == name, string(key) == "default/"+name:
 			return s, nil
 		case s.Service.Name == name:
@@ -83,15 +84,15 @@ func (p *Place) listed(cmd *cobra.Command) []controller.Status {
 // namesToType returns the names of the services that are not given yet, as a user types them: without their namespaces
 // where that is enough and he has not begun with one.
 func namesToType(services []controller.Status, given []string, typed string) (names []cobra.Completion) {
-	done := map[runtime.Key]bool{}
+	done := map[v1alpha1.Key]bool{}
 	for _, name := range given {
 		if s, err := Named(services, name); err == nil {
-			done[runtime.KeyOf(&s.Service)] = true
+			done[v1alpha1.KeyOf(&s.Service)] = true
 		}
 	}
 	for _, s := range services {
-		key, name := runtime.KeyOf(&s.Service), s.Service.Name
-		if short, err := Named(services, name); err != nil || runtime.KeyOf(&short.Service) != key ||
+		key, name := v1alpha1.KeyOf(&s.Service), s.Service.Name
+		if short, err := Named(services, name); err != nil || v1alpha1.KeyOf(&short.Service) != key ||
 			strings.Contains(typed, "/") {
 			name = string(key)
 		}

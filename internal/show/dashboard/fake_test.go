@@ -24,7 +24,7 @@ type fakeSource struct {
 	services []controller.Status
 	wakes    []lifecycle.Waterfall
 	pressure []controller.Pressure
-	slept    []runtime.Key
+	slept    []v1alpha1.Key
 	events   chan controller.Event
 	step     func(*fakeSource) // before each Status; may be nil
 
@@ -62,7 +62,7 @@ func (f *fakeSource) Pressure() []controller.Pressure {
 	return f.pressure
 }
 
-func (f *fakeSource) Wakes(runtime.Key) []lifecycle.Waterfall {
+func (f *fakeSource) Wakes(v1alpha1.Key) []lifecycle.Waterfall {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]lifecycle.Waterfall(nil), f.wakes...)
@@ -88,16 +88,16 @@ func (f *fakeSource) Subscribe(ctx context.Context) <-chan controller.Event {
 	return out
 }
 
-func (f *fakeSource) Resolve(name string) (runtime.Key, error) {
+func (f *fakeSource) Resolve(name string) (v1alpha1.Key, error) {
 	for _, s := range f.Status() {
 		if s.Service.Namespace+"/"+s.Service.Name == name {
-			return runtime.Key(name), nil
+			return v1alpha1.Key(name), nil
 		}
 	}
 	return "", fmt.Errorf("service %q: %w", name, runtime.ErrNotFound)
 }
 
-func (f *fakeSource) Sleep(_ context.Context, k runtime.Key) error {
+func (f *fakeSource) Sleep(_ context.Context, k v1alpha1.Key) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.slept = append(f.slept, k)

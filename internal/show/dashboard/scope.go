@@ -6,7 +6,7 @@ import (
 	"context"
 	"strings"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // Scope is what one browser may see and do.
@@ -17,9 +17,9 @@ type Scope interface {
 	// nothing of it is shown.
 	Sees(namespace string) (yes, known bool)
 	// Resolve returns the service with a name, if the browser may see it.
-	Resolve(name string) (runtime.Key, error)
+	Resolve(name string) (v1alpha1.Key, error)
 	// Sleep puts a service to sleep, if it may do that.
-	Sleep(ctx context.Context, key runtime.Key) error
+	Sleep(ctx context.Context, key v1alpha1.Key) error
 }
 
 // whole is the Scope of users who may see and do everything.

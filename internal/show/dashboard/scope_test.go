@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/show/httpapi"
 )
 
@@ -44,7 +44,7 @@ func TestScopeHidesAllOfOtherNamespaces(t *testing.T) {
 	m := at(0, red, blue)
 	m.wakes = []lifecycle.Waterfall{woken("red/a", 1, 1), woken("blue/a", 1, 1)}
 	m.pressure = []controller.Pressure{{Message: "a node is full"}}
-	for _, service := range []runtime.Key{"red/a", "blue/a", "gone/a", ""} {
+	for _, service := range []v1alpha1.Key{"red/a", "blue/a", "gone/a", ""} {
 		b.events.add(controller.Event{Kind: controller.EventReport, Service: service, Text: "of " + string(service)})
 	}
 	first := b.next(m)

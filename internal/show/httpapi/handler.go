@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
@@ -22,7 +23,7 @@ type Handler struct {
 	// Versions returns the versions of the instance's programs, by name; may be nil.
 	Versions func(ctx context.Context) map[string]string
 	// EndCommand ends a command of a client that is gone in a service, by its ID; may be nil.
-	EndCommand func(key runtime.Key, id string)
+	EndCommand func(key v1alpha1.Key, id string)
 	// Dashboard returns the dashboard, with actions or read-only. Of does not guard it; may be nil.
 	Dashboard func(actions bool) http.Handler
 }
@@ -96,7 +97,7 @@ func (h Handler) Routes() http.Handler {
 }
 
 func wakes(r *http.Request, s Services) (any, error) {
-	key := runtime.Key("")
+	key := v1alpha1.Key("")
 	if name := r.FormValue("service"); name != "" {
 		var err error
 		if key, err = s.Resolve(name); err != nil {

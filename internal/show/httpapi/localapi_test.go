@@ -49,7 +49,7 @@ func (f *fake) Status() []controller.Status {
 	}}
 }
 
-func (f *fake) Resolve(name string) (runtime.Key, error) {
+func (f *fake) Resolve(name string) (v1alpha1.Key, error) {
 	if name != "redis" && name != "default/redis" {
 		return "", fmt.Errorf("service %q: %w", name, runtime.ErrNotFound)
 	}
@@ -60,7 +60,7 @@ func (f *fake) Pressure() []controller.Pressure {
 	return []controller.Pressure{{Reason: controller.PressureTable, Message: "full"}}
 }
 
-func (f *fake) Wakes(k runtime.Key) []lifecycle.Waterfall {
+func (f *fake) Wakes(k v1alpha1.Key) []lifecycle.Waterfall {
 	if k != "" {
 		return nil
 	}
@@ -69,27 +69,27 @@ func (f *fake) Wakes(k runtime.Key) []lifecycle.Waterfall {
 			{Name: lifecycle.PhaseListening, At: time.Millisecond, Took: time.Millisecond}}}}
 }
 
-func (f *fake) Sleep(ctx context.Context, k runtime.Key) error {
+func (f *fake) Sleep(ctx context.Context, k v1alpha1.Key) error {
 	f.slept.Add(1)
 	<-ctx.Done() // until the request ends
 	return ctx.Err()
 }
 
-func (f *fake) Logs(ctx context.Context, k runtime.Key, w io.Writer, o runtime.LogOptions) error {
+func (f *fake) Logs(ctx context.Context, k v1alpha1.Key, w io.Writer, o runtime.LogOptions) error {
 	fmt.Fprintf(w, "%s %s %d %v\n", k, o.Container, o.Tail, o.Follow)
 	return f.logs(ctx, w)
 }
 
-func (f *fake) Wake(context.Context, runtime.Key) error { return f.ready }
+func (f *fake) Wake(context.Context, v1alpha1.Key) error { return f.ready }
 
-func (f *fake) Hold(context.Context, runtime.Key) (func(), error) {
+func (f *fake) Hold(context.Context, v1alpha1.Key) (func(), error) {
 	f.held.Add(1)
 	return func() { f.held.Add(-1) }, f.ready
 }
 
-func (f *fake) Restart(_ context.Context, k runtime.Key) (int, error) { return len(k), f.ready }
+func (f *fake) Restart(_ context.Context, k v1alpha1.Key) (int, error) { return len(k), f.ready }
 
-func (f *fake) Stats(_ context.Context, k runtime.Key) ([]controller.PodUsage, error) {
+func (f *fake) Stats(_ context.Context, k v1alpha1.Key) ([]controller.PodUsage, error) {
 	return []controller.PodUsage{{Service: k, Pod: "redis-1", CPUSeconds: 1.5, Throttled: 3}}, f.ready
 }
 

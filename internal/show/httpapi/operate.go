@@ -10,17 +10,17 @@ import (
 	"net/http"
 	"net/url"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // Operator has the operations of one machine that a cluster leaves to kubectl. A controller.Controller is one.
 type Operator interface {
 	Status() []controller.Status
-	Wake(ctx context.Context, key runtime.Key) error
-	Hold(ctx context.Context, key runtime.Key) (release func(), err error)
-	Restart(ctx context.Context, key runtime.Key) (replaced int, err error)
-	Stats(ctx context.Context, key runtime.Key) ([]controller.PodUsage, error)
+	Wake(ctx context.Context, key v1alpha1.Key) error
+	Hold(ctx context.Context, key v1alpha1.Key) (release func(), err error)
+	Restart(ctx context.Context, key v1alpha1.Key) (replaced int, err error)
+	Stats(ctx context.Context, key v1alpha1.Key) ([]controller.PodUsage, error)
 }
 
 // Restarted is the answer to a restart.
@@ -33,7 +33,7 @@ type Restarted struct {
 var errNoOperator = errors.New("only on one machine: in a cluster, use kubectl exec, kubectl top and kubectl rollout")
 
 // operate returns the handler of a request about one service for an Operator.
-func operate(f func(http.ResponseWriter, *http.Request, Operator, runtime.Key)) func(http.ResponseWriter,
+func operate(f func(http.ResponseWriter, *http.Request, Operator, v1alpha1.Key)) func(http.ResponseWriter,
 	*http.Request, Services) {
 	return func(w http.ResponseWriter, r *http.Request, s Services) {
 		o, ok := s.(Operator)
@@ -41,7 +41,7 @@ func operate(f func(http.ResponseWriter, *http.Request, Operator, runtime.Key)) 
 			Refuse(w, &Error{Code: http.StatusNotImplemented, Text: errNoOperator.Error()})
 			return
 		}
-		key := runtime.Key("")
+		key := v1alpha1.Key("")
 		if name := r.FormValue("service"); name != "" || r.Method != http.MethodGet {
 			var err error
 			if key, err = s.Resolve(name); err != nil {
@@ -54,14 +54,14 @@ func operate(f func(http.ResponseWriter, *http.Request, Operator, runtime.Key)) 
 }
 
 var (
-	wake = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+	wake = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
 		answer(w, nil, o.Wake(r.Context(), key))
 	})
-	restart = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+	restart = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
 		n, err := o.Restart(r.Context(), key)
 		answer(w, Restarted{n}, err)
 	})
-	stats = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+	stats = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
 		list, err := o.Stats(r.Context(), key)
 		answer(w, append([]controller.PodUsage{}, list...), err)
 	})
@@ -69,8 +69,8 @@ var (
 
 // hold returns the handler that keeps a service awake until its client is gone. Then it ends the command of the client,
 // if that has one: a client that was killed could not.
-func hold(endCommand func(key runtime.Key, id string)) func(http.ResponseWriter, *http.Request, Services) {
-	return operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+func hold(endCommand func(key v1alpha1.Key, id string)) func(http.ResponseWriter, *http.Request, Services) {
+	return operate(func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
 		release, err := o.Hold(r.Context(), key)
 		if err != nil {
 			answer(w, nil, err)
@@ -78,7 +78,7 @@ func hold(endCommand func(key runtime.Key, id string)) func(http.ResponseWriter,
 		}
 		defer release()
 		for _, st := range o.Status() {
-			if runtime.KeyOf(&st.Service) == key {
+			if v1alpha1.KeyOf(&st.Service) == key {
 				answer(w, st, nil)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -26,7 +27,7 @@ func TestUserOperatesAService(t *testing.T) {
 	if n, err := c.Restart(ctx, "redis"); err != nil || n != len("default/redis") {
 		t.Errorf("%d, %v", n, err)
 	}
-	for name, key := range map[string]runtime.Key{"redis": "default/redis", "": ""} {
+	for name, key := range map[string]v1alpha1.Key{"redis": "default/redis", "": ""} {
 		if list, err := c.Stats(ctx, name); err != nil || len(list) != 1 || list[0].Service != key || list[0].Throttled != 3 {
 			t.Errorf("%+v, %v", list, err)
 		}
@@ -71,7 +72,7 @@ func TestOnlyOneMachineOperatesServices(t *testing.T) {
 func TestCommandEndsWithItsClientAndNotWithTheServer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	f, ended := &fake{}, make(chan string, 10)
-	s, err := Serve(Config{Path: path, Services: f, EndCommand: func(k runtime.Key, id string) {
+	s, err := Serve(Config{Path: path, Services: f, EndCommand: func(k v1alpha1.Key, id string) {
 		ended <- fmt.Sprint(k, " ", id, " held ", f.held.Load())
 	}})
 	if err != nil {

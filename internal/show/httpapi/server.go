@@ -36,7 +36,7 @@ import (
 	"syscall"
 	"time"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // closeTimeout bounds the time that Close waits for requests to end.
@@ -54,7 +54,7 @@ type Config struct {
 	// Versions returns the versions of the instance's programs, by name; may be nil.
 	Versions func(ctx context.Context) map[string]string
 	// EndCommand ends a command of a client that is gone in a service, by its ID; may be nil.
-	EndCommand func(key runtime.Key, id string)
+	EndCommand func(key v1alpha1.Key, id string)
 	// Log may be nil.
 	Log *slog.Logger
 }

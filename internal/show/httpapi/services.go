@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
@@ -14,11 +15,11 @@ import (
 // Services provides the data of the API. A controller.Controller is one.
 type Services interface {
 	Status() []controller.Status
-	Resolve(name string) (runtime.Key, error)
+	Resolve(name string) (v1alpha1.Key, error)
 	Pressure() []controller.Pressure
-	Wakes(key runtime.Key) []lifecycle.Waterfall
-	Sleep(ctx context.Context, key runtime.Key) error
-	Logs(ctx context.Context, key runtime.Key, w io.Writer, options runtime.LogOptions) error
+	Wakes(key v1alpha1.Key) []lifecycle.Waterfall
+	Sleep(ctx context.Context, key v1alpha1.Key) error
+	Logs(ctx context.Context, key v1alpha1.Key, w io.Writer, options runtime.LogOptions) error
 	Subscribe(ctx context.Context) <-chan controller.Event
 	Ready() error
 }

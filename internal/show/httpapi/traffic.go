@@ -10,14 +10,13 @@ import (
 	"net/url"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // Splitter moves traffic on one machine. In a cluster, spec.traffic is written to the API server instead.
 type Splitter interface {
 	// SetTraffic moves the traffic of a service among its revisions. It fails if the present traffic is no longer
 	// from.
-	SetTraffic(ctx context.Context, key runtime.Key, from, to []v1alpha1.Revision) error
+	SetTraffic(ctx context.Context, key v1alpha1.Key, from, to []v1alpha1.Revision) error
 }
 
 // traffic is the value of the parameter of a request to move traffic.

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/term"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/show/screen"
 )
 
@@ -23,7 +23,7 @@ import (
 type Source interface {
 	Status() []controller.Status
 	Pressure() []controller.Pressure
-	Wakes(key runtime.Key) []lifecycle.Waterfall
+	Wakes(key v1alpha1.Key) []lifecycle.Waterfall
 	Subscribe(ctx context.Context) <-chan controller.Event
 }
 

@@ -16,7 +16,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/show/httpapi"
 	"wangell.loutres.me/internal/show/screen"
 	"wangell.loutres.me/test/testutil/syncbuf"
@@ -110,8 +109,8 @@ func (s *source) Status() []controller.Status {
 	defer s.mu.Unlock()
 	return s.list
 }
-func (s *source) Pressure() []controller.Pressure         { return nil }
-func (s *source) Wakes(runtime.Key) []lifecycle.Waterfall { return nil }
+func (s *source) Pressure() []controller.Pressure          { return nil }
+func (s *source) Wakes(v1alpha1.Key) []lifecycle.Waterfall { return nil }
 func (s *source) Subscribe(ctx context.Context) <-chan controller.Event {
 	context.AfterFunc(ctx, func() { close(s.events) })
 	return s.events

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package runtime
+package reservation
 
-// Reservations describes how freezing has changed the resource requests of a service's pods. It is the zero value if
+// Summary describes how freezing has changed the resource requests of a service's pods. It is the zero value if
 // all pods have the requests of their specs.
-type Reservations struct {
+type Summary struct {
 	// CPU, in cores, and Memory, in bytes, are what frozen pods have given back to the scheduler.
 	CPU    float64 `json:"cpu,omitempty"`
 	Memory float64 `json:"memory,omitempty"`
