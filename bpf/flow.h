@@ -131,7 +131,7 @@ __noinline int ring_claim_slot(__u32 kind, const struct flow_key *k)
 	__u32 pos = __sync_fetch_and_add(head, 1);
 	__u32 at = ring * ring_size + (pos & (ring_size - 1));
 	/* The lowest bit distinguishes the kinds, as a flow moves from one ring to the other. The daemon computes
-	 * stamps as well (silent.go). */
+	 * stamps as well (synwatch.go). */
 	__u32 stamp = (pos << 1 | kind) + 1;
 	struct ring_slot *slot = bpf_map_lookup_elem(&ring_slots, &at);
 	if (!slot)

@@ -4,13 +4,16 @@ package gate
 
 import (
 	"net/netip"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-
+	"golang.org/x/sys/unix"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/test/testutil/need"
 )
@@ -332,4 +335,137 @@ func TestProgramsAndMapsStaySmall(t *testing.T) {
 	if sum > 64<<20 {
 		t.Errorf("the maps take %d bytes", sum)
 	}
+}
+
+// Sizes of a large cluster.
+const (
+	manyServices   = 10_000
+	podsOfAService = 2
+	manyFlows      = 2_000_000
+)
+
+// numberedService returns the address of service number i.
+func numberedService(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 46, 100, byte(i % 250)}), uint16(1+i/250))
+}
+
+// BenchmarkLargeCluster measures what the daemon does with the gate on a node of a large cluster: 10,000 services with
+// 20,000 pods on other nodes, and 2,000,000 flows.
+func BenchmarkLargeCluster(b *testing.B) {
+	w := newRemoteWorld(b, func(c *Config) {
+		c.Sizes = Sizes{Pods: 4 * manyServices * podsOfAService, Flows: manyFlows + 1000}
+	})
+	node := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 47, byte(i >> 8), byte(i)}) }
+	pod := func(service, i int) Pod {
+		return Pod{ID: uint64(i + 1), Service: numberedService(service), Node: node(1 + (service+i)%1000),
+			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 48, byte(service >> 8), byte(service)}), 8080)}
+	}
+	for s := range manyServices {
+		_, err := w.g.SetService(Service{Addr: numberedService(s), MaxParked: 100, MaxParkedPerSource: 100})
+		w.must(err)
+		for i := range podsOfAService {
+			w.must(w.g.AddPod(pod(s, i)))
+		}
+	}
+	b.Run("pod added and removed", func(b *testing.B) {
+		for n := 0; b.Loop(); n++ {
+			p := pod(n%manyServices, podsOfAService)
+			w.must(w.g.AddPod(p))
+			w.must(w.g.RemovePod(p.Service, p.ID))
+		}
+	})
+	b.Run("pods of all services", func(b *testing.B) {
+		for b.Loop() {
+			for _, s := range w.g.Services() {
+				if n := len(w.g.PodIDs(s)); n != podsOfAService {
+					b.Fatalf("%d pods of %v", n, s)
+				}
+			}
+		}
+	})
+	b.Run("sweep, no flows", func(b *testing.B) {
+		for b.Loop() {
+			_, err := w.g.Sweep(DefaultAges())
+			w.must(err)
+		}
+	})
+	index, _ := w.g.podTable.index(numberedService(0), 1)
+	w.fillFlowsWith(manyFlows, gateFlow{State: estab, Pod: index, Generation: w.g.pods.at(index).Generation,
+		Last: uint64(monotime.Now())})
+	b.Run("sweep, 2,000,000 flows", func(b *testing.B) {
+		b.ReportAllocs()
+		ages := Ages{HalfOpen: time.Hour, Closed: time.Hour, HalfClosed: time.Hour, Established: time.Hour}
+		for b.Loop() {
+			s, err := w.g.Sweep(ages)
+			w.must(err)
+			b.ReportMetric(float64(s.Flows), "flows")
+		}
+	})
+}
+
+// onCPU binds the calling goroutine to a thread, and that to a processor.
+func onCPU(b *testing.B, cpu int) {
+	runtime.LockOSThread()
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		b.Error(err)
+	}
+}
+
+// BenchmarkCountsBesidePackets reports the time of a packet of an established connection on one processor, while
+// another changes the counts of the same pod, as when connections to it begin and end there: where both are in one
+// cache line, the packet waits for it.
+func BenchmarkCountsBesidePackets(b *testing.B) {
+	if runtime.NumCPU() < 2 {
+		need.Unmet(b, "needs two processors")
+	}
+	all := newWorld(b, nil)
+	for _, c := range []struct {
+		name  string
+		pause time.Duration // between two changes; negative: there are none
+	}{{"alone", -1}, {"200,000 changes a second", 5 * time.Microsecond}, {"all the time", 0}} {
+		for _, d := range []struct {
+			name string
+			on   program
+		}{{"to pod", onNIC}, {"from pod", onPod1}} {
+			b.Run(d.name+", "+c.name, func(b *testing.B) {
+				w := all.in(b)
+				data, reply := mirrored(w)
+				frame := map[program][]byte{onNIC: data.frame(), onPod1: reply.frame()}[d.on]
+				stop := w.changeCounts(b, c.pause)
+				defer stop()
+				done := make(chan struct{})
+				go func() { // its thread ends with it, and the binding with that
+					defer close(done)
+					onCPU(b, 0)
+					w.batches(b, d.on, frame, tcxRedirect)
+				}()
+				<-done
+			})
+		}
+	}
+}
+
+// changeCounts adds to the counts of all pods and takes it back, on the second processor.
+func (w *world) changeCounts(b *testing.B, pause time.Duration) (stop func()) {
+	if pause < 0 {
+		return func() {}
+	}
+	var group sync.WaitGroup
+	var over atomic.Bool
+	group.Go(func() {
+		onCPU(b, 1)
+		next := time.Now()
+		for !over.Load() {
+			for _, i := range w.g.podTable.used() {
+				p := w.g.pods.at(i)
+				atomic.AddUint32(&p.HalfOpen, 1)
+				atomic.AddUint32(&p.HalfOpen, ^uint32(0))
+			}
+			for next = next.Add(pause); pause > 0 && time.Now().Before(next); {
+			}
+		}
+	})
+	return func() { over.Store(true); group.Wait() }
 }

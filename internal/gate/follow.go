@@ -15,6 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// follower is the goroutine that follows devices.
+type follower struct {
+	stop chan struct{}  // closed by stopFollowing; nil if nothing is followed
+	done sync.WaitGroup // the goroutine
+}
+
 // One goroutine follows the devices of the gate's network namespace, from Open to Close: the external interfaces, and
 // those of pods for the shortcut.
 

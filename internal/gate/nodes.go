@@ -3,6 +3,7 @@
 package gate
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -109,4 +110,107 @@ func (g *Gate) updateHomes(service netip.AddrPort, index uint32) error {
 		return fmt.Errorf("writing the home nodes of %v to the gate's map: %w", service, err)
 	}
 	return nil
+}
+
+// SetEdge records which node announces a VIP, so that clients' segments enter the cluster there. Replies of
+// connections that entered by an earlier announcing node leave by this one from now on. The gate remembers the last
+// four nodes before. It has no effect without Config.RepliesByEdge, on an address that is no VIP, or without a node.
+func (g *Gate) SetEdge(vip, node netip.Addr) error {
+	if !g.cfg.RepliesByEdge || !node.Is4() {
+		return nil
+	}
+	t := &g.services
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.vips[vip] == 0 {
+		return nil
+	}
+	var was gateVipEdge
+	if err := ignoreMissing(g.objs.VipEdges.Lookup(toAddr(vip), &was)); err != nil {
+		return fmt.Errorf("VIP %v: reading which node announces it: %w", vip, err)
+	}
+	is := movedEdge(was, toBE(node))
+	if is == was {
+		return nil
+	}
+	if err := g.objs.VipEdges.Put(toAddr(vip), is); err != nil {
+		return fmt.Errorf("VIP %v: writing which node announces it: %w", vip, err)
+	}
+	return nil
+}
+
+// movedEdge returns e once a node announces the VIP.
+func movedEdge(e gateVipEdge, node uint32) gateVipEdge {
+	if e.Now == node {
+		return e
+	}
+	before := slices.DeleteFunc(append([]uint32{e.Now}, e.Before[:]...), func(n uint32) bool {
+		return n == node || n == 0
+	})
+	out := gateVipEdge{Now: node}
+	copy(out.Before[:], before)
+	return out
+}
+
+// TagKey is a key of the tags of encapsulated packets, the same on all nodes.
+type TagKey [16]byte
+
+// TagKeys are the keys of tags that are valid at a time: that with the number First, and the next one.
+type TagKeys struct {
+	First uint64
+	Keys  [2]TagKey
+	// Second says that packets of this node are tagged with the second key; otherwise with the first.
+	Second bool
+}
+
+// tagSlots is the number of keys in the gate's map. A key's slot is its number modulo this.
+const tagSlots = uint64(gateLimitTAG_SLOTS)
+
+// SetTagKeys replaces the keys of tags. A packet whose tag is not of one of these keys is dropped and counted
+// (bad_tag). Keys outlive this process. Before the first ones, no packet is tagged.
+func (g *Gate) SetTagKeys(k TagKeys) error {
+	var set gateTagKeySet
+	if err := g.objs.TagKeys.Lookup(uint32(0), &set); err != nil {
+		return fmt.Errorf("reading the keys of tags from the gate's map: %w", err)
+	}
+	// The programs may read at any time: a key is complete before it is valid, and valid before it is used.
+	put := func() error {
+		if err := g.objs.TagKeys.Put(uint32(0), set); err != nil {
+			return fmt.Errorf("writing the keys of tags to the gate's map: %w", err)
+		}
+		return nil
+	}
+	var valid uint32
+	for i, key := range k.Keys {
+		slot := (k.First + uint64(i)) % tagSlots
+		words := [2]uint64{binary.LittleEndian.Uint64(key[:]), binary.LittleEndian.Uint64(key[8:])}
+		if set.Key[slot] != words {
+			set.Key[slot] = words
+			set.Valid &^= 1 << slot
+		}
+		valid |= 1 << slot
+	}
+	if err := put(); err != nil {
+		return err
+	}
+	set.Valid = valid
+	if err := put(); err != nil {
+		return err
+	}
+	send := k.First
+	if k.Second {
+		send++
+	}
+	set.Send, set.First = 1+uint32(send%tagSlots), k.First
+	return put()
+}
+
+// FirstTagKey returns the number of the first valid key of tags, which may be from an earlier daemon; 0 if there is
+// none.
+func (g *Gate) FirstTagKey() (uint64, error) {
+	var set gateTagKeySet
+	if err := g.objs.TagKeys.Lookup(uint32(0), &set); err != nil {
+		return 0, fmt.Errorf("reading the keys of tags from the gate's map: %w", err)
+	}
+	return set.First, nil
 }

@@ -10,6 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// shortcuts holds the devices to which gate_pod is attached for Config.Shortcut.
+type shortcuts struct {
+	devices map[int]bool // by interface index; guarded by podTable.mu
+}
+
 // With Config.Shortcut, gate_pod is attached to the devices of all pods on this node. A connection that was established
 // before its pod's device was attached stays in the stack.
 

@@ -3,11 +3,79 @@
 package gate
 
 import (
+	"cmp"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 )
+
+const (
+	// connectionsBatch is the number of flows that Connections reads at a time.
+	connectionsBatch = 4096
+	// maxPairs bounds the pairs that Connections tells apart.
+	maxPairs = 65536
+)
+
+// Connection says that a client has open connections to a service.
+type Connection struct {
+	Client  netip.Addr
+	Service netip.AddrPort
+	Open    uint32
+}
+
+// Connections returns the pairs of a client address and a service address with the most established connections to
+// pods of this node, at most n pairs, and the number of connections of all other pairs. It reads the whole flow table:
+// what changes meanwhile may be missed or counted twice.
+func (g *Gate) Connections(n int) (most []Connection, others uint32, err error) {
+	type pair struct {
+		client  gateAddr
+		service gateServiceKey
+	}
+	pairs := map[pair]uint32{}
+	keys, flows := make([]gateFlowKey, connectionsBatch), make([]gateFlow, connectionsBatch)
+	var cursor ebpf.MapBatchCursor
+	for end := false; !end; {
+		got, err := g.objs.Flows.BatchLookup(&cursor, keys, flows, nil)
+		if end = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !end {
+			return nil, 0, fmt.Errorf("reading the flow table: %w", err)
+		}
+		for i, k := range keys[:got] {
+			if flows[i].State != gateFlowStateFLOW_ESTABLISHED || g.podIsElsewhere(&flows[i]) {
+				continue
+			}
+			p := pair{toAddr(g.clientOf(k)), gateServiceKey{Addr: k.Service, Port: k.ServicePort}}
+			if _, known := pairs[p]; !known && len(pairs) == maxPairs {
+				others++
+				continue
+			}
+			pairs[p]++
+		}
+	}
+	for p, open := range pairs {
+		service := netip.AddrPortFrom(fromAddr(p.service.Addr), ntohs(p.service.Port))
+		most = append(most, Connection{Client: fromAddr(p.client), Service: service, Open: open})
+	}
+	slices.SortFunc(most, func(a, b Connection) int {
+		return cmp.Or(cmp.Compare(b.Open, a.Open), a.Client.Compare(b.Client), a.Service.Compare(b.Service))
+	})
+	for _, c := range most[min(n, len(most)):] {
+		others += c.Open
+	}
+	return most[:min(n, len(most))], others, nil
+}
+
+// podIsElsewhere reports whether a flow is to a pod of another node, whose gate has the flow as well.
+func (g *Gate) podIsElsewhere(f *gateFlow) bool {
+	if f.Pod >= uint32(len(g.pods.items)) {
+		return false
+	}
+	p := g.pods.at(f.Pod)
+	return p.Generation == f.Generation && p.Node != 0
+}
 
 // endRounds bounds how many times EndFlows walks the flow table: a walk through a changing table may miss flows.
 const endRounds = 4
@@ -92,4 +160,25 @@ func (g *Gate) sendEnd(ifindex int, f []byte) {
 	if err := g.inject.send(ifindex, f); err != nil {
 		g.log.Debug("cannot send a RST", "error", err)
 	}
+}
+
+// hairpinRange has the addresses that pods see as clients when they connect to themselves by their own service
+// (bpf/hairpin.h).
+var hairpinRange = netip.MustParsePrefix("240.0.0.0/4")
+
+// clientOf returns the address of a flow's client.
+func (g *Gate) clientOf(k gateFlowKey) netip.Addr {
+	a := fromAddr(k.Client)
+	if !hairpinRange.Contains(a) {
+		return a
+	}
+	four := a.As4()
+	index := binary.BigEndian.Uint32(four[:]) &^ (0xf << 28)
+	if index >= g.cfg.Sizes.Pods {
+		return a
+	}
+	if p := g.pods.at(index); p.Vip.Addr == k.Service {
+		return fromAddr(p.Addr)
+	}
+	return a
 }

@@ -294,3 +294,65 @@ func DefaultInterfaces() ([]string, error) {
 	}
 	return names, nil
 }
+
+// source is the address of InnerDevice on a machine without another. It is link-local (RFC 3927), and not in the
+// service range, whose addresses the programs take for services.
+var source = net.IPv4(169, 254, 46, 1).To4()
+
+// setSource makes sure that programs on this machine have an address from which to reach services. If no device has one
+// but lo, the kernel would send their packets from 0.0.0.0, to which nothing can be sent back; so InnerDevice gets one.
+// Elsewhere it has none, because the kernel would prefer that address to the machine's own, which clients are known by.
+func (d *devices) setSource() error {
+	own := &netlink.Addr{IPNet: &net.IPNet{IP: source, Mask: net.CIDRMask(32, 32)}}
+	inner := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: d.inner}}
+	addrs, err := d.netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return fmt.Errorf("listing this machine's addresses: %w", err)
+	}
+	for _, a := range addrs {
+		// The kernel uses the address of another device unless it is valid on that link or on this host alone.
+		if a.LinkIndex == d.inner || a.Scope >= unix.RT_SCOPE_LINK {
+			continue
+		}
+		if err := d.netlink.AddrDel(inner, own); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("removing the address %v of %s: %w", own.IP, InnerDevice, err)
+		}
+		return nil
+	}
+	if err := d.netlink.AddrReplace(inner, own); err != nil {
+		return fmt.Errorf("adding the address %v to %s: %w", own.IP, InnerDevice, err)
+	}
+	return nil
+}
+
+// writeSysctl writes a kernel setting, named relative to /proc/sys. In an unprivileged container /proc/sys is
+// read-only. There, it uses a proc file system of its own that shows the same settings and is mounted nowhere
+// (fsopen(2), fsmount(2)), which needs CAP_SYS_ADMIN.
+func writeSysctl(name, value string) error {
+	err := os.WriteFile("/proc/sys/"+name, []byte(value), 0o644)
+	if !errors.Is(err, unix.EROFS) {
+		return err
+	}
+	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("/proc/sys is read-only; opening a proc file system: %w", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return fmt.Errorf("/proc/sys is read-only; creating a proc file system: %w", err)
+	}
+	proc, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("/proc/sys is read-only; mounting a proc file system: %w", err)
+	}
+	defer unix.Close(proc)
+	fd, err := unix.Openat(proc, "sys/"+name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: "/proc/sys/" + name, Err: err}
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(value)); err != nil {
+		return &os.PathError{Op: "write", Path: "/proc/sys/" + name, Err: err}
+	}
+	return nil
+}

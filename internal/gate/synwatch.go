@@ -9,6 +9,15 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 )
 
+// silence is the state of the search for SYNs that their pods do not answer. It walks the rings of half-open flows,
+// which the programs fill, from the oldest slot that may hold one.
+type silence struct {
+	next  [gateLimitRING_SHARDS]uint64 // position in each ring up to which the search is done
+	until [gateLimitRING_SHARDS]uint64 // head of each ring one round ago: slots before it are completely written
+	sent  int                          // SYNs sent in this round
+	wake  chan struct{}                // receives a value when there are half-open flows again
+}
+
 // maxSilent limits the SYNs sent to other pods in one round, which bounds the cost of a flood at a pod that does not
 // answer. The others wait for the next round.
 const maxSilent = 256
