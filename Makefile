@@ -24,7 +24,7 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo '-exec "sudo -E"')
 # go test with a closing line of what passed, failed and was skipped. In CI a skipped test fails the run, except for
 # reasons that the test chooses itself, and for a container's lack of /dev/fuse.
 ALLOWED_SKIPS := runs on demand|not run with -short|only run by|no FUSE here
-GOTEST = $(GO) run ./hack/gotest -allow '$(ALLOWED_SKIPS)' -label $@ --
+GOTEST = $(GO) run ./hack/gotest -allow '$(ALLOWED_SKIPS)' -label $@ -- $(AGAIN)
 # Packages that compress and draw run several times as long with the race detector, and share nothing among goroutines:
 # it does not look into them. Accesses of their callers are checked as ever. None of them may use sync.Map or another
 # generic type that synchronises: the linker could take its code from there for all packages, and races would be
@@ -33,12 +33,20 @@ COMPUTING := compress/... image/... golang.org/x/image/... github.com/golang/fre
 	$(addprefix github.com/klauspost/compress/,flate gzip zstd/... huff0/... fse internal/...) \
 	git.sr.ht/~sbinet/gg/... codeberg.org/go-fonts/... codeberg.org/go-latex/... codeberg.org/go-pdf/...
 DETECT    := -race $(foreach package,$(COMPUTING),-gcflags='$(package)=-dwarf=false -race=false')
-# "go list -export" compiles the packages and their tests without linking every program, as "go build ./..." would.
-RACE   = CGO_ENABLED=1 $(COMPILE) list $(DETECT) -export -test $(1) >/dev/null && \
+# "go list -export" compiles the packages and their tests without linking every program, as "go build ./..." would. What
+# does not compile is reported by go test, which runs the other packages.
+RACE   = CGO_ENABLED=1 $(COMPILE) list $(DETECT) -export -test $(1) >/dev/null 2>&1 || true; \
 	CGO_ENABLED=1 $(GOTEST) $(DETECT) $(CHEAP) -timeout 45m $(2) $(1)
 # golangci-lint runs vet, and the program of a test needs no symbol table: linking takes most of the time of small tests.
 CHEAP  = -vet=off -ldflags='-s -w'
-# Runs append their totals to this file during make test.
+# Tests of programs and clusters run each time: the go command does not see all of their files, and would take a result
+# of another build from its cache.
+AFRESH = -count=1
+# What make test-repeat adds to all runs of tests.
+AGAIN  =
+# Two runs of tests in one target: the second also runs after the first has failed.
+both   = @failed=0; $(strip $(1)) || failed=1; $(strip $(2)) || failed=1; exit $$failed
+# Runs append their totals to this file during make test, and hack/lane.sh the targets that failed.
 TOTALS := $(CURDIR)/bin/test-totals
 
 # A section heading in the output of make test.
@@ -76,8 +84,7 @@ clean: ## remove what was built
 .PHONY: unit
 unit: ## tests that need neither root nor Kubernetes; those with goroutines run with the race detector
 	$(eval SEQUENTIAL := $(shell hack/packages.sh sequential))
-	@$(call RACE,$(filter-out $(SEQUENTIAL),$(shell hack/packages.sh unit)),)
-	@$(GOTEST) $(CHEAP) $(SEQUENTIAL)
+	$(call both,{ $(call RACE,$(filter-out $(SEQUENTIAL),$(shell hack/packages.sh unit)),); },$(GOTEST) $(CHEAP) $(SEQUENTIAL))
 
 .PHONY: gate
 gate: ## packet, network-namespace and container tests, with the race detector (root)
@@ -90,20 +97,21 @@ race: unit gate operator ## unit, gate and the tests of the operator
 operator: ## tests against an API server, with the race detector (root; needs cluster-build)
 	@$(call RACE,$(shell hack/packages.sh kube),$(ROOT))
 
+# The second run has no network: mkfs.erofs is in the cache after the first.
 .PHONY: erofs
 erofs: ## tests with the snapshotter erofs, by the containerd of the cluster (root; needs cluster-build)
-	@export WANGELL_TEST_CONTAINERD="$$($(GO) run -C test/cluster . build | tail -1)/containerd"; \
-	$(GOTEST) $(CHEAP) $(ROOT) -run Erofs ./internal/images/convert ./lab/pull; \
-	$(GOTEST) $(CHEAP) $(ROOT) -run Erofs ./internal/runtime/containerd # without a network: mkfs.erofs is in the cache now
+	@export WANGELL_TEST_CONTAINERD="$$($(GO) run -C test/cluster . build | tail -1)/containerd"; failed=0; \
+	$(GOTEST) $(AFRESH) $(CHEAP) $(ROOT) -run Erofs ./internal/images/convert ./lab/pull || failed=1; \
+	$(GOTEST) $(AFRESH) $(CHEAP) $(ROOT) -run Erofs ./internal/runtime/containerd || failed=1; exit $$failed
 
 .PHONY: e2e
 e2e: ## end to end on one machine: the built program and real servers (root)
-	@$(GOTEST) -p 1 -timeout 60m $(ROOT) ./test/e2e/...
+	@$(GOTEST) $(AFRESH) -p 1 -timeout 60m $(ROOT) ./test/e2e/...
 
 .PHONY: kube
 kube: ## end to end on a real Kubernetes of three nodes, and beside Knative (root)
-	@$(GOTEST) -short ./test/cluster ./test/knative
-	@$(GOTEST) -p 1 -timeout 60m $(ROOT) ./test/kube/...
+	$(call both,$(GOTEST) $(AFRESH) -short ./test/cluster ./test/knative,\
+		$(GOTEST) $(AFRESH) -p 1 -timeout 60m $(ROOT) ./test/kube/...)
 
 .PHONY: docs-check
 docs-check: ## run the commands of README.md for one machine as they are written (root)
@@ -111,15 +119,14 @@ docs-check: ## run the commands of README.md for one machine as they are written
 
 .PHONY: docs-check-kubernetes
 docs-check-kubernetes: ## run those for Kubernetes, and the demos (root; needs cluster-build)
-	@hack/readme-check.sh kubernetes
-	@hack/readme-check.sh demo
+	$(call both,hack/readme-check.sh kubernetes,hack/readme-check.sh demo)
 
 CILIUM_TESTS ?= TestCluster/(calm|removing)/(minimal|everywhere|idle|volume|Policies|comes_before|scaled|deleted|rollouts|drained)
 
 .PHONY: cilium
 cilium: ## end to end on Kubernetes with Cilium as pod network: make cilium [CILIUM_TESTS=TestCluster] (root)
 	$(COMPILE) run -C test/cluster . build --cni cilium
-	WANGELL_TEST_CNI=cilium $(GOTEST) -p 1 -timeout 60m $(ROOT) -run '$(CILIUM_TESTS)' ./test/kube/...
+	WANGELL_TEST_CNI=cilium $(GOTEST) $(AFRESH) -p 1 -timeout 60m $(ROOT) -run '$(CILIUM_TESTS)' ./test/kube/...
 
 KERNELS ?= oldest 6.12 newest
 ARCH    ?= amd64
@@ -146,17 +153,32 @@ test: ## everything, as CI runs it: install what is missing, lint, all tests (ro
 	@hack/install-deps.sh test
 	$(call say,Build)
 	@$(MAKE) --no-print-directory build
-	@rm -f $(TOTALS)
+	@mkdir -p $(dir $(TOTALS)) && : >$(TOTALS)
 	$(call say,Side by side: Kubernetes; one machine end to end; checks and all other tests)
-	@export GOTEST_TOTALS=$(TOTALS) WANGELL_BIN=$(CURDIR)/bin/wangell; lanes=(); \
+	@export GOTEST_TOTALS=$(TOTALS) WANGELL_BIN=$(CURDIR)/bin/wangell MAKE='$(MAKE)'; lanes=(); \
 	trap 'kill "$${lanes[@]}" 2>/dev/null || true' EXIT; \
-	$(MAKE) --no-print-directory kubernetes-build kube & lanes+=($$!); \
-	($(MAKE) --no-print-directory docs-check e2e && $(COMPUTE) $(MAKE) --no-print-directory unit) & lanes+=($$!); \
-	$(COMPUTE) $(MAKE) --no-print-directory $(MORE_TESTS) & lanes+=($$!); \
-	$(BACKGROUND) $(MAKE) --no-print-directory $(COMPILE_AND_CHECK) & lanes+=($$!); \
-	failed=0; for lane in "$${lanes[@]}"; do wait "$$lane" || failed=$$?; done; exit $$failed
+	hack/lane.sh kubernetes-build kube & lanes+=($$!); \
+	{ hack/lane.sh docs-check e2e & wait $$! || true; exec $(COMPUTE) hack/lane.sh unit; } & lanes+=($$!); \
+	$(COMPUTE) hack/lane.sh $(MORE_TESTS) & lanes+=($$!); \
+	$(BACKGROUND) hack/lane.sh $(COMPILE_AND_CHECK) & lanes+=($$!); \
+	for lane in "$${lanes[@]}"; do wait "$$lane" || true; done
 	$(call say,All tests)
 	@$(GO) run ./hack/gotest -sum $(TOTALS)
+
+N       ?= 10
+TARGETS ?= test
+REPEAT  := $(CURDIR)/bin/repeat
+
+.PHONY: test-repeat
+test-repeat: ## all tests several times, and a table of what failed how often: make test-repeat [N=10] [TARGETS="unit gate"]
+	@rm -rf $(REPEAT)
+	@mkdir -p $(REPEAT)
+	@for i in $$(seq $(N)); do \
+		echo "== run $$i of $(N): $(TARGETS)"; totals=$(REPEAT)/$$i; : >$$totals; \
+		CI=true GOTEST_TOTALS=$$totals MAKE="$(MAKE) TOTALS=$$totals AGAIN=$(AFRESH)" \
+			hack/lane.sh $(TARGETS) >$$totals.log 2>&1 || tail -n 20 $$totals.log; \
+	done
+	@$(GO) run ./hack/gotest -table $$(seq -f '$(REPEAT)/%.0f' $(N))
 
 .PHONY: fuzz
 fuzz: ## run every fuzz test for 10 s, and the gate against its model with other seeds (root)

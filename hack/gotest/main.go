@@ -6,30 +6,31 @@
 // nothing.
 //
 //	go run ./hack/gotest -label unit -- -race ./...
-//	go run ./hack/gotest -sum FILE       # adds up the runs that were recorded in GOTEST_TOTALS=FILE
+//	go run ./hack/gotest -sum FILE         # adds up the runs that were recorded in GOTEST_TOTALS=FILE
+//	go run ./hack/gotest -table FILE...    # Markdown table of the tests that failed in some of the repeated runs
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"regexp"
-	"strings"
 )
 
 func main() {
 	label := flag.String("label", "tests", "name of this run, for the closing line")
 	allow := flag.String("allow", "", "regular expression of reasons for which a test may be skipped in CI")
 	sum := flag.String("sum", "", "print the sum of the runs recorded in this file, and run nothing")
+	table := flag.Bool("table", false, "print how often which test failed in the runs recorded in the given files")
 	flag.Parse()
 	err := error(nil)
 	switch {
 	case *sum != "":
 		err = printSum(os.Stdout, *sum, os.Getenv("CI") != "")
+	case *table:
+		err = printTable(os.Stdout, flag.Args())
 	default:
 		err = run(*label, *allow, flag.Args())
 	}
@@ -66,7 +67,7 @@ func run(label, allow string, args []string) error {
 	waitErr := cmd.Wait()
 	t := r.close(label)
 	if file := os.Getenv("GOTEST_TOTALS"); file != "" {
-		if err := record(file, t); err != nil {
+		if err := record(file, recorded{totals: t, Failures: r.failures}); err != nil {
 			return err
 		}
 	}
@@ -84,38 +85,4 @@ func testArgs(args []string) []string {
 		out, args = append(out, args[0], args[1]), args[2:]
 	}
 	return append(append(out, "-json"), args...)
-}
-
-// record appends the totals to a file, one JSON document per line.
-func record(file string, t totals) error {
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	if err := json.NewEncoder(f).Encode(t); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	return f.Close()
-}
-
-// printSum prints a line for each recorded run and one for all of them.
-func printSum(w io.Writer, file string, ci bool) error {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	all := totals{Label: "all"}
-	for line := range strings.Lines(string(content)) {
-		var t totals
-		if err := json.Unmarshal([]byte(line), &t); err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		fmt.Fprintln(w, t)
-		all.Passed += t.Passed
-		all.Failed += t.Failed
-		all.Skipped += t.Skipped
-		all.Allowed += t.Allowed
-	}
-	fmt.Fprintln(w, all)
-	return all.verdict(false, ci)
 }

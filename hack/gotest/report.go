@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -36,6 +37,8 @@ type report struct {
 	output  map[string]*strings.Builder
 	counts  map[string]*totals // by package
 	skips   []string
+	// failures are the failed tests, as "PACKAGE: TEST", without those of which only a subtest failed.
+	failures []string
 }
 
 func newReport(w io.Writer, allowed *regexp.Regexp) *report {
@@ -91,18 +94,30 @@ func (r *report) event(e event) {
 			break // the package has no tests
 		}
 		count.Skipped++
-		r.skipped(count, e.Package, e.Test, r.output[key].String())
+		r.skipped(count, e.Package, e.Test, r.written(key))
 	case "fail":
 		if e.Test == "" {
 			r.failedPackage(key, e.Package, count, elapsed)
 			break
 		}
 		count.Failed++
-		fmt.Fprintf(r.w, "FAIL %s: %s (%s)\n%s", e.Package, e.Test, elapsed, indent(r.output[key].String()))
+		name := e.Package + ": " + e.Test
+		if !slices.ContainsFunc(r.failures, func(f string) bool { return strings.HasPrefix(f, name+"/") }) {
+			r.failures = append(r.failures, name)
+		}
+		fmt.Fprintf(r.w, "FAIL %s: %s (%s)\n%s", e.Package, e.Test, elapsed, indent(r.written(key)))
 	}
 	if e.Action == "pass" || e.Action == "skip" || e.Action == "fail" {
 		delete(r.output, key)
 	}
+}
+
+// written returns the output of a test so far.
+func (r *report) written(key string) string {
+	if out := r.output[key]; out != nil {
+		return out.String()
+	}
+	return ""
 }
 
 // failedPackage prints what the package itself wrote if none of its tests explains the failure: it did not build, its
@@ -110,6 +125,7 @@ func (r *report) event(e event) {
 func (r *report) failedPackage(key, pkg string, count *totals, elapsed time.Duration) {
 	if count.Failed == 0 {
 		count.Failed++
+		r.failures = append(r.failures, pkg+": the whole package")
 	}
 	if out := r.output[key]; out != nil {
 		fmt.Fprint(r.w, indent(out.String()))

@@ -4,9 +4,11 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -81,13 +83,40 @@ func TestRunFailsOnFailuresAndInCIOnSkips(t *testing.T) {
 	}
 }
 
-func TestSumAddsUpRecordedRuns(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "totals")
-	for _, run := range []totals{{Label: "unit", Passed: 3, Skipped: 1}, {Label: "gate", Passed: 4}} {
+func TestFailuresAreNamedByTheirInnermostTest(t *testing.T) {
+	r := newReport(io.Discard, nil)
+	r.read(strings.NewReader(`{"Action":"fail","Package":"a","Test":"TestBad/one/two"}
+{"Action":"fail","Package":"a","Test":"TestBad/one"}
+{"Action":"fail","Package":"a","Test":"TestBad"}
+{"Action":"fail","Package":"a","Test":"TestBadToo"}
+{"Action":"fail","Package":"a"}
+{"Action":"fail","Package":"b"}
+`))
+	want := []string{"a: TestBad/one/two", "a: TestBadToo", "b: the whole package"}
+	if !slices.Equal(r.failures, want) {
+		t.Errorf("failures %q, want %q", r.failures, want)
+	}
+}
+
+// recordAll writes runs into a file.
+func recordAll(t *testing.T, runs ...recorded) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "totals")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range runs {
 		if err := record(file, run); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return file
+}
+
+func TestSumAddsUpRecordedRuns(t *testing.T) {
+	unit := recorded{totals: totals{Label: "unit", Passed: 3, Skipped: 1}}
+	gate := recorded{totals: totals{Label: "gate", Passed: 4}}
+	file := recordAll(t, unit, gate)
 	var out bytes.Buffer
 	err := printSum(&out, file, false)
 	if err != nil || !strings.HasSuffix(out.String(), "all: 7 passed, 0 failed, 1 skipped\n") {
@@ -96,8 +125,34 @@ func TestSumAddsUpRecordedRuns(t *testing.T) {
 	if err := printSum(&out, file, true); err == nil {
 		t.Error("a skipped test passed in CI")
 	}
-	if _, err := os.Stat(file); err != nil {
+	// Each failure is named.
+	gate.Failed, gate.Failures = 1, []string{"a: TestBad"}
+	lint := recorded{totals: totals{Label: "lint"}, TargetFailed: true}
+	out.Reset()
+	err = printSum(&out, recordAll(t, unit, lint, gate), false)
+	if err == nil || !strings.Contains(err.Error(), "failed targets: lint") ||
+		!strings.Contains(out.String(), "failed: a: TestBad\n") {
+		t.Errorf("%v:\n%s", err, &out)
+	}
+}
+
+func TestTableCountsTheRunsInWhichATestFailed(t *testing.T) {
+	good := recorded{totals: totals{Label: "gate", Passed: 4}}
+	bad := recorded{totals: totals{Label: "gate", Failed: 1}, Failures: []string{"a: TestBad"}}
+	lint := recorded{totals: totals{Label: "lint"}, TargetFailed: true}
+	gate := recorded{totals: totals{Label: "gate"}, TargetFailed: true}
+	var out bytes.Buffer
+	if err := printTable(&out, []string{recordAll(t, good), recordAll(t, good)}); err != nil {
 		t.Error(err)
+	}
+	three := []string{recordAll(t, good), recordAll(t, bad, gate), recordAll(t, bad, bad, lint)}
+	if err := printTable(&out, three); err == nil {
+		t.Error("no error")
+	}
+	const want = "2 of 2 runs passed.\n1 of 3 runs passed.\n\n| test | failed |\n|---|---|\n" +
+		"| `a: TestBad` | 2 of 3 |\n| `make lint` | 1 of 3 |\n"
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}
 }
 

@@ -4,6 +4,14 @@ package main
 
 import "fmt"
 
+// recorded is a line of the file GOTEST_TOTALS: a run of tests, or a target of make that failed (hack/lane.sh).
+type recorded struct {
+	totals
+	// Failures are the failed tests, as "PACKAGE: TEST", without those of which only a subtest failed.
+	Failures     []string `json:"failures,omitempty"`
+	TargetFailed bool     `json:"target_failed,omitempty"` // the target Label failed; there are no counts
+}
+
 // totals are the counts of one run. Subtests count as tests.
 type totals struct {
 	Label   string `json:"label"`
