@@ -126,5 +126,12 @@ static __always_inline void tell_over_budget(__u32 service, const struct flow_ke
 	__u64 told = *(volatile __u64 *)&node->told;
 	if ((told && now - told < TELL_PAUSE) || __sync_val_compare_and_swap(&node->told, told, now) != told)
 		return;
-	notify_scope(EVENT_OVER_BUDGET, service, k->client.w[3], scope, now, false, NULL);
+	struct event e = {
+		.type = EVENT_OVER_BUDGET,
+		.scope = scope,
+		.index = service,
+		.client = k->client.w[3],
+		.at = now,
+	};
+	notify(&e, false, NULL);
 }

@@ -40,7 +40,7 @@ static __always_inline bool listens(struct __sk_buff *skb, const struct pod *pod
 static __always_inline void mark_deaf(__u32 index, struct pod *pod)
 {
 	if (__sync_val_compare_and_swap(&pod->state, POD_SERVING, POD_DEAF) == POD_SERVING)
-		notify(EVENT_DEAF, index, pod->generation, bpf_ktime_get_ns(), true, NULL);
+		notify_pod(EVENT_DEAF, index, pod->generation, bpf_ktime_get_ns(), true);
 }
 
 /* Checks whether a serving pod on this node listens, and marks it as deaf if not. */

@@ -113,8 +113,9 @@ static __always_inline void start_syn_watch(void)
 {
 	__u32 zero = 0;
 	struct syn_watcher *w = bpf_map_lookup_elem(&syn_watch, &zero);
+	struct event e = {.type = EVENT_SYN};
 	if (w && !*(volatile __u32 *)&w->on && !__sync_lock_test_and_set(&w->on, 1))
-		notify(EVENT_SYN, 0, 0, 0, true, NULL);
+		notify(&e, true, NULL);
 }
 
 /* Gives a flow the next slot in the ring of its shard. The flow that had the slot is removed if it is still

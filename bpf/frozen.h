@@ -53,7 +53,14 @@ __noinline int thaw_pod(__u32 index, __u32 cause)
 	if (!pod || pod->node ||
 	    __sync_val_compare_and_swap(&pod->frozen, POD_FROZEN, POD_THAWS) != POD_FROZEN)
 		return 0;
-	notify_scope(EVENT_THAW, index, pod->generation, cause, bpf_ktime_get_ns(), true, &sent);
+	struct event e = {
+		.type = EVENT_THAW,
+		.scope = cause,
+		.index = index,
+		.generation = pod->generation,
+		.at = bpf_ktime_get_ns(),
+	};
+	notify(&e, true, &sent);
 	if (sent)
 		count(COUNT_THAWS);
 	else /* the next packet tries again */

@@ -46,6 +46,6 @@ static __always_inline int socket_state_changed(struct sock *sk, int from, int t
 		return 0;
 	if (ends)
 		doubt(index);
-	notify(ends ? EVENT_DEAF : EVENT_LISTEN, index, generation, bpf_ktime_get_ns(), true, NULL);
+	notify_pod(ends ? EVENT_DEAF : EVENT_LISTEN, index, generation, bpf_ktime_get_ns(), true);
 	return 0;
 }

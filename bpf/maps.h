@@ -471,8 +471,7 @@ static __always_inline void count(enum counter which)
 
 /* Sends an event to the daemon and reports in *sent (may be NULL) whether there was room for it. A forced event wakes
  * the reader at once. Any other wakes it only if it has caught up, on which a wake must not depend. */
-static __always_inline void notify_scope(enum event_type type, __u32 index, __u32 generation, __u32 scope, __u64 at,
-					 bool force, bool *sent)
+static __always_inline void notify(const struct event *what, bool force, bool *sent)
 {
 	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (sent)
@@ -481,19 +480,15 @@ static __always_inline void notify_scope(enum event_type type, __u32 index, __u3
 		count(COUNT_EVENTS_LOST);
 		return;
 	}
-	e->type = type;
-	e->index = index;
-	e->generation = generation;
-	e->scope = scope;
-	e->at = at;
+	*e = *what;
 	bpf_ringbuf_submit(e, force ? BPF_RB_FORCE_WAKEUP : 0);
 }
 
-/* The same for an event without a scope. */
-static __always_inline void notify(enum event_type type, __u32 index, __u32 generation, __u64 at, bool force,
-				   bool *sent)
+/* The same for an event of a pod without a scope. */
+static __always_inline void notify_pod(enum event_type type, __u32 index, __u32 generation, __u64 at, bool force)
 {
-	notify_scope(type, index, generation, 0, at, force, sent);
+	struct event e = {.type = type, .index = index, .generation = generation, .at = at};
+	notify(&e, force, NULL);
 }
 
 /* Returns the pod with an index and generation, or NULL if that pod is gone. */

@@ -61,7 +61,8 @@ static __always_inline void request_wake(__u32 index, struct service_status *st,
 	if (__sync_val_compare_and_swap(&st->state, SERVICE_COLD, SERVICE_WAKING) != SERVICE_COLD)
 		return;
 	st->syn_seen = seen;
-	notify(EVENT_WAKE, index, 0, seen, true, &sent);
+	struct event e = {.type = EVENT_WAKE, .index = index, .at = seen};
+	notify(&e, true, &sent);
 	if (sent)
 		__sync_fetch_and_add(&st->wakes, 1);
 	else /* the client's next SYN tries again */

@@ -13,7 +13,8 @@ static __always_inline void tell_denied(__u32 service, struct source_filter *f, 
 	__u64 now = bpf_ktime_get_ns(), told = *(volatile __u64 *)&f->told;
 	if ((told && now - told < DENIED_PAUSE) || __sync_val_compare_and_swap(&f->told, told, now) != told)
 		return;
-	notify(EVENT_DENIED, service, client, now, false, NULL);
+	struct event e = {.type = EVENT_DENIED, .index = service, .client = client, .at = now};
+	notify(&e, false, NULL);
 }
 
 /* Whether the rules of a service refuse a client, which counts as a refusal. */

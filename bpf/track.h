@@ -29,7 +29,7 @@ static __always_inline void record_first(__u64 *when, enum event_type type, cons
 {
 	__u64 at = bpf_ktime_get_ns();
 	if (__sync_val_compare_and_swap(when, 0, at) == 0)
-		notify(type, f->pod, f->generation, at, false, NULL);
+		notify_pod(type, f->pod, f->generation, at, false);
 }
 
 /* Learns the pod's sequence numbers from its segment; seq is the next one that it may send. */

@@ -479,6 +479,7 @@ enum event_type {
 	EVENT_DEAF = 8,        /* a pod's socket left LISTEN, or the pod refused a SYN because it has none */
 	EVENT_THAW = 9,        /* a packet asked something of a frozen pod's program: once until the daemon thaws it */
 };
+EXPORT_TO_GO(enum, event_type);
 
 /* Who asked something of a frozen pod. */
 enum thaw_cause {
@@ -489,11 +490,12 @@ EXPORT_TO_GO(enum, thaw_cause);
 
 /* Record in `events`. */
 struct event {
-	enum event_type type; /* what happened */
-	__u32 index;          /* EVENT_WAKE, _OVER_BUDGET, _DENIED: service index; EVENT_SYN: 0; else pod index */
-	__u32 generation;     /* generation of the pod; EVENT_OVER_BUDGET, _DENIED: the client's IPv4 address; else 0 */
-	__u32 scope;          /* EVENT_OVER_BUDGET: enum wake_scope; EVENT_THAW: enum thaw_cause; else 0 */
-	__u64 at;             /* ns of CLOCK_MONOTONIC; 0 for EVENT_SYN */
+	__u16 type;       /* enum event_type: what happened */
+	__u16 scope;      /* EVENT_OVER_BUDGET: enum wake_scope; EVENT_THAW: enum thaw_cause; else 0 */
+	__u32 index;      /* EVENT_WAKE, _OVER_BUDGET, _DENIED: service index; EVENT_SYN: 0; else pod index */
+	__u32 generation; /* generation of the pod; EVENT_WAKE, _OVER_BUDGET, _DENIED, _SYN: 0 */
+	__be32 client;    /* EVENT_OVER_BUDGET, _DENIED: the client's IPv4 address; else 0 */
+	__u64 at;         /* ns of CLOCK_MONOTONIC; 0 for EVENT_SYN */
 };
 EXPORT_TO_GO(struct, event);
 

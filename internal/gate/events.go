@@ -119,7 +119,7 @@ func (g *Gate) readEvents(r *ringbuf.Reader, handle func(Event)) {
 			continue
 		}
 		e := (*gateEvent)(unsafe.Pointer(&rec.RawSample[0]))
-		if e.Type == gateEventTypeEVENT_SYN {
+		if gateEventType(e.Type) == gateEventTypeEVENT_SYN {
 			select {
 			case g.silence.wake <- struct{}{}:
 			default:
@@ -138,9 +138,9 @@ func (g *Gate) resolve(e *gateEvent) (Event, bool) {
 	if ev.Kind == EventWake || ev.Kind == EventOverBudget || ev.Kind == EventDenied {
 		switch ev.Kind {
 		case EventOverBudget:
-			ev.Source, ev.Scope = prefixOf(e.Generation), WakeScope(e.Scope)
+			ev.Source, ev.Scope = prefixOf(e.Client), WakeScope(e.Scope)
 		case EventDenied:
-			ev.Source = netip.PrefixFrom(fromBE(e.Generation), 32)
+			ev.Source = netip.PrefixFrom(fromBE(e.Client), 32)
 		}
 		var ok bool
 		ev.Service, ok = g.services.addr(e.Index)

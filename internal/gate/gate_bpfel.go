@@ -97,10 +97,11 @@ type gateEndArgs struct {
 
 type gateEvent struct {
 	_          structs.HostLayout
-	Type       gateEventType
+	Type       uint16
+	Scope      uint16
 	Index      uint32
 	Generation uint32
-	Scope      uint32
+	Client     uint32
 	At         uint64
 }
 
@@ -695,6 +696,7 @@ const (
 	gateVarExportEncapFlag     = "export_encap_flag"
 	gateVarExportEncapType     = "export_encap_type"
 	gateVarExportEvent         = "export_event"
+	gateVarExportEventType     = "export_event_type"
 	gateVarExportLimit         = "export_limit"
 	gateVarExportNodeFlag      = "export_node_flag"
 	gateVarExportOwnAddress    = "export_own_address"
@@ -850,6 +852,7 @@ type gateVariableSpecs struct {
 	ExportEncapFlag     *ebpf.VariableSpec `ebpf:"export_encap_flag"`
 	ExportEncapType     *ebpf.VariableSpec `ebpf:"export_encap_type"`
 	ExportEvent         *ebpf.VariableSpec `ebpf:"export_event"`
+	ExportEventType     *ebpf.VariableSpec `ebpf:"export_event_type"`
 	ExportLimit         *ebpf.VariableSpec `ebpf:"export_limit"`
 	ExportNodeFlag      *ebpf.VariableSpec `ebpf:"export_node_flag"`
 	ExportOwnAddress    *ebpf.VariableSpec `ebpf:"export_own_address"`
@@ -1015,6 +1018,7 @@ type gateVariables struct {
 	ExportEncapFlag     *ebpf.Variable `ebpf:"export_encap_flag"`
 	ExportEncapType     *ebpf.Variable `ebpf:"export_encap_type"`
 	ExportEvent         *ebpf.Variable `ebpf:"export_event"`
+	ExportEventType     *ebpf.Variable `ebpf:"export_event_type"`
 	ExportLimit         *ebpf.Variable `ebpf:"export_limit"`
 	ExportNodeFlag      *ebpf.Variable `ebpf:"export_node_flag"`
 	ExportOwnAddress    *ebpf.Variable `ebpf:"export_own_address"`
