@@ -43,10 +43,7 @@ func (r *Runtime) maintainService(key v1alpha1.Key) {
 	if s == nil || early {
 		return
 	}
-	err := r.drive(r.ctx, s, func(m *machine, o observation) bool {
-		what, at := m.due(o)
-		return what != noTask && !at.After(o.now)
-	})
+	err := r.drive(r.ctx, s, sequenceDue)
 	if err != nil && r.api.writes.Err() == nil {
 		r.log.Warn(err.Error(), "service", string(key), "tries", r.backoff.NumRequeues(key))
 	}

@@ -125,20 +125,6 @@ func (r *Runtime) Prepare(context.Context, *v1alpha1.WangellService, runtime.Pro
 // pods.
 func (r *Runtime) Forget(context.Context, v1alpha1.Key) error { return nil }
 
-// Start implements runtime.Runtime. It reports PhaseSandbox, PhaseCreated and PhaseStarted; the end of PhaseImage
-// cannot be seen from outside.
-//
-// Start waits for a pod that fits nowhere until shortly before the service's wakeTimeout, so that the reason is
-// reported in time. If Start fails, what remains of the pod is removed in the background.
-func (r *Runtime) Start(
-	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
-) (runtime.Pod, error) {
-	if service.Spec.Strategy() == v1alpha1.UpdateRecreate {
-		return r.startSingle(ctx, service, hooks)
-	}
-	return r.startReplica(ctx, service, hooks)
-}
-
 // Stop implements runtime.Runtime. It returns when the pod is gone. grace is rounded up to seconds.
 func (r *Runtime) Stop(ctx context.Context, podID string, grace time.Duration) error {
 	r.mu.Lock()
@@ -232,7 +218,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	for _, s := range all {
-		if err := r.write(ctx, s); err != nil {
+		if err := r.drive(ctx, s, unwritten); err != nil {
 			return err
 		}
 	}

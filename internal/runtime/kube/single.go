@@ -4,7 +4,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -15,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
 // A service whose Deployment has the strategy Recreate has a single pod. It is created here, with a name of its own
@@ -47,41 +45,6 @@ func singlePod(d *appsv1.Deployment) *corev1.Pod {
 		},
 		Spec: t.Spec,
 	}
-}
-
-// startSingle is Start for a service with a single pod.
-func (r *Runtime) startSingle(
-	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
-) (runtime.Pod, error) {
-	key := v1alpha1.KeyOf(service)
-	w := newWaiter()
-	r.mu.Lock()
-	if r.retired {
-		r.mu.Unlock()
-		return runtime.Pod{}, fmt.Errorf("service %s: %w: closed", key, runtime.ErrUnavailable)
-	}
-	s := r.ensureService(key)
-	s.waiters = append(s.waiters, w)
-	r.mu.Unlock()
-
-	creating, end := context.WithCancel(ctx)
-	created := make(chan string, 1) // the UID of the pod, empty if it was not created
-	go func() { created <- r.createSingle(creating, s, w, v1alpha1.Hash(&service.Spec)) }()
-	rt, err := r.follow(ctx, s, w, hooks, startTimeout(service))
-	end()
-	uid := <-created
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil {
-		w.pod.waiter = nil
-		r.deliverKeptExit(w.pod)
-		return rt, nil
-	}
-	r.abandonSingle(s, w, uid)
-	if errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("service %s: start: %w", key, err)
-	}
-	return runtime.Pod{}, err
 }
 
 // createSingle creates the single pod once no other is left, and recreates it if it disappears before it has a network.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -14,15 +15,28 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
+// A start, from the call to its requests:
+//
+//	Start    adds a waiter to the service, and one pod to the wanted number
+//	drive    has the machine bring the number of pods to the wanted one: machine.next decides on an action (machine.go),
+//	         perform carries it out, and machine.done gets the result
+//	follow   waits for what the API server and the daemons report of the waiter's pod (reports.go, pods.go)
+//	abandon  undoes all of it if the start fails
+//
+// The machine makes no single pods: createSingle (single.go) does, while follow waits.
+
 // explanationTimeout is how long the API may take to explain why a process ended before it was reported to run.
 const explanationTimeout = 2 * time.Second
 
-// startReplica is Start for a service whose pods belong to its Deployment: it adds a replica, and takes the next pod
-// that appears. If it fails, it removes the replica again.
-func (r *Runtime) startReplica(
+// Start implements runtime.Runtime. It reports PhaseSandbox, PhaseCreated and PhaseStarted; the end of PhaseImage
+// cannot be seen from outside. The pod is the next one of the service that appears.
+//
+// Start waits for a pod that fits nowhere until shortly before the service's wakeTimeout, so that the reason is
+// reported in time. If Start fails, what remains of the pod is removed in the background.
+func (r *Runtime) Start(
 	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
 ) (runtime.Pod, error) {
-	key := v1alpha1.KeyOf(service)
+	key, single := v1alpha1.KeyOf(service), service.Spec.Strategy() == v1alpha1.UpdateRecreate
 	w := newWaiter()
 	r.mu.Lock()
 	if r.retired {
@@ -30,20 +44,35 @@ func (r *Runtime) startReplica(
 		return runtime.Pod{}, fmt.Errorf("service %s: %w: closed", key, runtime.ErrUnavailable)
 	}
 	s := r.ensureService(key)
-	s.wantMore()
+	if !single {
+		s.wantMore()
+	}
 	s.waiters = append(s.waiters, w)
 	r.mu.Unlock()
 
-	rt, err := r.await(ctx, s, w, hooks, startTimeout(service))
+	var started runtime.Pod
+	var err error
+	abandon := func() { r.abandon(s, w) }
+	if single {
+		creating, end := context.WithCancel(ctx)
+		created := make(chan string, 1)
+		go func() { created <- r.createSingle(creating, s, w, v1alpha1.Hash(&service.Spec)) }()
+		started, err = r.follow(ctx, s, w, hooks, startTimeout(service))
+		end()
+		uid := <-created
+		abandon = func() { r.abandonSingle(s, w, uid) }
+	} else if err = r.drive(ctx, s, unwritten); err == nil {
+		started, err = r.follow(ctx, s, w, hooks, startTimeout(service))
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
 		w.pod.waiter = nil
 		r.deliverKeptExit(w.pod)
 		r.schedule(s)
-		return rt, nil
+		return started, nil
 	}
-	r.abandon(s, w)
+	abandon()
 	if errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("service %s: start: %w", key, err)
 	}
@@ -60,14 +89,158 @@ func startTimeout(s *v1alpha1.WangellService) time.Duration {
 	return t - min(t/10, time.Second)
 }
 
-// await writes the number of replicas, and follows the pod.
-func (r *Runtime) await(
-	ctx context.Context, s *service, w *waiter, hooks runtime.StartHooks, timeout time.Duration,
-) (runtime.Pod, error) {
-	if err := r.write(ctx, s); err != nil {
-		return runtime.Pod{}, err
+// drive carries out one sequence of a service's machine from beginning to end, if begin allows it. Calls for one
+// service take turns.
+func (r *Runtime) drive(ctx context.Context, s *service, begin func(*machine, observation) bool) error {
+	select {
+	case s.writing <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return r.follow(ctx, s, w, hooks, timeout)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer func() {
+		<-s.writing
+		r.schedule(s)
+		r.dropService(s)
+	}()
+	m := &s.machine
+	if !begin(m, s.observe(time.Now())) {
+		return nil
+	}
+	for epoch := m.epoch; ; {
+		a := m.next(s.observe(time.Now()))
+		if m.stage == idle {
+			break
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		res := r.perform(ctx, s, a, changed)
+		r.mu.Lock()
+		if m.epoch != epoch { // another Deployment, or none
+			return res.err
+		}
+		m.done(res, time.Now())
+		if res.err != nil {
+			s.notBefore = time.Now().Add(r.backoff.When(s.key))
+			return res.err
+		}
+		if m.stage == idle {
+			break
+		}
+	}
+	s.notBefore = time.Time{}
+	r.backoff.Forget(s.key)
+	return nil
+}
+
+// perform carries out an action. A wait ends when something changes.
+func (r *Runtime) perform(ctx context.Context, s *service, a action, changed <-chan struct{}) (res result) {
+	switch a := a.(type) {
+	case wait:
+		timeout := time.NewTimer(time.Until(a.until))
+		defer timeout.Stop()
+		select {
+		case <-changed:
+		case <-timeout.C:
+		case <-ctx.Done():
+			res.err = ctx.Err()
+		}
+	case giveUp:
+		res.err = fmt.Errorf("service %s: Deployment %s: %w: %s", s.key, s.name, runtime.ErrUnavailable, a.reason)
+	case scale:
+		res.version, res.err = r.api.scale(ctx, s.ident, a.replicas)
+	case setPaused:
+		res.err = r.api.setPaused(ctx, s.ident, a.paused, a.version)
+	case createPods:
+		res.created, res.err = r.createPods(ctx, s, a)
+	case deletePods:
+		res.err = r.deletePods(ctx, s, a)
+	case createSet:
+		res.err = r.api.createSet(ctx, s.ident, a.set)
+	case deleteSet:
+		res.err = r.api.deleteSet(ctx, s.ident, a.set, a.orphan)
+	}
+	return res
+}
+
+// unwritten has drive write the wanted number of pods, unless another call has just done that.
+func unwritten(m *machine, _ observation) bool { return m.pending() }
+
+// sequenceDue has drive carry out the sequence that is due, if any.
+func sequenceDue(m *machine, o observation) bool {
+	what, at := m.due(o)
+	return what != noTask && !at.After(o.now)
+}
+
+// createPods creates pods, all at once, and returns the UIDs of those that exist.
+func (r *Runtime) createPods(ctx context.Context, s *service, a createPods) (uids []string, err error) {
+	begin := time.Now()
+	created, failed := make([]string, a.n), make([]error, a.n)
+	r.mu.Lock()
+	pod := r.preferring(s.key, a.pod)
+	r.mu.Unlock()
+	var all sync.WaitGroup
+	for i := range a.n {
+		all.Go(func() { created[i], failed[i] = r.api.createPod(ctx, s.ident, pod) })
+	}
+	all.Wait()
+	err = errors.Join(failed...)
+	r.log.Debug("pods created", "service", string(s.key), "pods", a.n, "took", time.Since(begin), "error", err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, uid := range created {
+		if uid != "" && !r.gone.has(uid) {
+			uids = append(uids, uid)
+		}
+	}
+	return uids, err
+}
+
+// deletePods deletes direct pods: the service sleeps again.
+func (r *Runtime) deletePods(ctx context.Context, s *service, a deletePods) error {
+	names, unseen := map[string]string{}, map[string]bool{}
+	r.mu.Lock()
+	for _, uid := range a.uids {
+		if p := r.byUID[uid]; p != nil && !p.is(podLeaving) {
+			names[uid] = p.name
+			p.set(podStopping)
+		} else {
+			unseen[uid] = true
+		}
+	}
+	r.mu.Unlock()
+	if len(unseen) > 0 { // created, and not reported yet: their names are not known
+		found, err := r.api.podsWithHash(ctx, s.ident, a.hash)
+		if err != nil {
+			return err
+		}
+		for _, o := range found {
+			if unseen[string(o.UID)] && o.DeletionTimestamp == nil {
+				names[string(o.UID)] = o.Name
+			}
+		}
+	}
+	for uid, name := range names {
+		if err := r.deletePod(ctx, s, name, uid, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deletePod deletes a pod with seconds of grace; nil for those of its spec. Zero does not wait for its node.
+func (r *Runtime) deletePod(ctx context.Context, s *service, name, uid string, seconds *int64) error {
+	gone, err := r.api.deletePod(ctx, s.ident, name, uid, seconds)
+	if !gone {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.byUID[uid]; p != nil { // it went before it was known here
+		r.removed(p)
+	}
+	return nil
 }
 
 // follow follows the pod of a waiter until its process runs.

@@ -114,7 +114,7 @@ func (r *Runtime) remove(ctx context.Context, p *pod, grace time.Duration, exces
 		return err
 	}
 	if exists {
-		if err := r.write(ctx, s); err != nil && !apierrors.IsNotFound(err) {
+		if err := r.drive(ctx, s, unwritten); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
