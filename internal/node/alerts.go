@@ -18,17 +18,17 @@ const (
 	// alertHold is how long a condition must be over before its alert ends. A condition that flaps is thus a single
 	// alert, and an attacker that makes it flap causes few messages.
 	alertHold = time.Minute
-	// maxWakeAlerts is the most alerts of budgets of wakes at a time. A flood may meet more services.
+	// maxWakeAlerts bounds the alerts about wake budgets at a time. A flood may hit more services than that.
 	maxWakeAlerts = 64
 )
 
-// alerts are the scarce resources of this node. Time is a parameter.
+// alerts tracks which resources of this node are scarce. Time is a parameter.
 type alerts struct {
 	mu     sync.Mutex
 	active map[alertKey]*alert
 }
 
-// alertKey identifies an alert: each budget of wakes has one per service, each table one.
+// alertKey identifies an alert: one per service for each wake budget, and one for each table.
 type alertKey struct {
 	kind    wire.AlertKind
 	service netip.AddrPort // zero for a table
@@ -37,7 +37,7 @@ type alertKey struct {
 type alert struct {
 	last wire.Alert // as it was last sent
 	sent time.Time
-	seen time.Time // when it was scarce last
+	seen time.Time // when the resource was last scarce
 }
 
 func keyOf(m *wire.Alert) alertKey {
@@ -47,9 +47,9 @@ func keyOf(m *wire.Alert) alertKey {
 	return alertKey{kind: m.Kind}
 }
 
-// see records a scarce resource, and sends the alert if it is new, or if it is about a budget of wakes and was last
-// sent an alertHold ago. It reports whether this is a new alert. Messages are sent with mu held, so the newest is
-// sent last.
+// see records a scarce resource, and sends the alert if it is new, or if it is about a wake budget and was last sent at
+// least alertHold ago. It reports whether this is a new alert. Messages are sent with mu held, so the newest is sent
+// last.
 func (a *alerts) see(m wire.Alert, now time.Time, send func(wire.Message)) (begins bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -133,7 +133,7 @@ func (a *alerts) end(k alertKey, send func(wire.Message)) wire.Alert {
 	return m
 }
 
-// ofWakes returns the number of alerts of budgets of wakes. a.mu is held.
+// ofWakes returns the number of alerts about wake budgets. a.mu is held.
 func (a *alerts) ofWakes() (n int) {
 	for k := range a.active {
 		if k.kind.OfWakes() {
@@ -150,13 +150,13 @@ func (a *alerts) keys() []alertKey {
 	})
 }
 
-// Parts of a table's size from which it counts as almost full, and below which it has room again.
+// Fill levels at which a table counts as almost full, and below which it has room again.
 const (
 	fillWarns = 0.8
 	fillCalms = 0.7
 )
 
-// tableAlerts are the kinds of the alerts of the gate's tables.
+// tableAlerts maps the gate's tables to their kinds of alert.
 var tableAlerts = map[string]wire.AlertKind{
 	"services": wire.AlertServices, "pods": wire.AlertPods, "parked": wire.AlertParked, "flows": wire.AlertFlows,
 	"flows_per_source": wire.AlertSourceFlows, "flows_per_service": wire.AlertServiceFlows,

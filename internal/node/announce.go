@@ -65,7 +65,7 @@ func (d *daemon) announceAll() {
 	}
 }
 
-// announces reports whether this node announces a VIP, and records in the gate which node does.
+// announces reports whether this node announces a VIP, and records the announcing node in the gate.
 func (d *daemon) announces(vip netip.Addr, nodes []scored) bool {
 	by := owner(vip, nodes)
 	if err := d.gate.SetEdge(vip, by.addr); err != nil {

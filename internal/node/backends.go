@@ -12,12 +12,12 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// sessionGrace is how long after the start of a session pods are kept that the controller has not listed in it. A new
-// leader learns of pods from their nodes one by one; removing those not yet listed would cut connections.
+// sessionGrace is how long after the start of a session the daemon keeps pods that the controller has not listed yet. A
+// new leader learns of pods from their nodes one by one; removing those not yet listed would cut connections.
 const sessionGrace = 3 * time.Second
 
-// applyBackends changes the pods of a service to what the controller wants. It reports whether the service's front
-// must be updated before the message counts as handled, because a pod must get no new requests.
+// applyBackends changes the pods of a service to what the controller wants. It reports whether the service's front must
+// be updated before the message counts as handled: a pod that leaves must get no new requests.
 func (d *daemon) applyBackends(m *wire.Backends) (front bool) {
 	s := d.service(m.Service)
 	if s == nil {
@@ -123,7 +123,7 @@ func (d *daemon) applyStarting(s *service, p *pod, before wire.PodState) error {
 			d.startProbes(s, p, 0)
 		}
 	case p.home && p.probes != nil:
-		p.probes.tell(d, s, p) // the controller may be another one
+		p.probes.reportUnready(d, s, p) // the controller may be another one
 	case p.home && p.watch == nil:
 		return d.startWatch(s, p)
 	case !p.home && p.serving && before == wire.PodServing:
@@ -137,7 +137,7 @@ func (d *daemon) applyStarting(s *service, p *pod, before wire.PodState) error {
 	return nil
 }
 
-// inGrace reports whether the controller may still lack reports of pods.
+// inGrace reports whether the controller may not have heard of all pods yet.
 func (d *daemon) inGrace(now monotime.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

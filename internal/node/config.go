@@ -30,15 +30,15 @@ type Config struct {
 	// NodeAddr is this node's IPv4 address, to which other nodes send packets for its pods; zero if there is only one
 	// node.
 	NodeAddr netip.Addr
-	// EncapPort is the UDP port of such packets, the same on all nodes; 0 if there is only one node.
+	// EncapPort is the UDP port for these packets, the same on all nodes; 0 if there is only one node.
 	EncapPort uint16
 	// CRI is the endpoint of the container runtime (internal/node/cri); if empty, the daemon does not observe pods there.
 	CRI string
 	// Exec runs a command in a container of a pod for readinessProbes; see readiness.Prober. pod is the container
 	// runtime's ID of the pod. Optional with CRI, which provides it.
 	Exec func(ctx context.Context, pod, container string, command []string) (code int, output []byte, err error)
-	// CgroupRoot is where the hierarchies of cgroups are mounted; empty means /sys/fs/cgroup, and that pods of a cluster
-	// are not frozen.
+	// CgroupRoot is where the hierarchies of cgroups are mounted; empty means /sys/fs/cgroup, and in a cluster that no
+	// pod is frozen.
 	CgroupRoot string
 	// RunDir is the daemon's folder. A second daemon with the same folder waits until the first has ended.
 	RunDir string
@@ -58,18 +58,19 @@ type Config struct {
 	LazySocket string
 	// Peers configures the sharing of images with other nodes. It needs CRI and NodeAddr.
 	Peers PeersConfig
-	// EnvoySocket is the unix socket at which the Envoy of this node gets its configuration, and EnvoyUser the user that
-	// Envoy runs as. If EnvoySocket is empty, connections of all services are balanced, and not requests.
+	// EnvoySocket is the unix socket at which the Envoy of this node gets its configuration, and EnvoyUser the user
+	// that Envoy runs as. If EnvoySocket is empty, all services balance connections instead of requests.
 	EnvoySocket string
 	EnvoyUser   int
 	// Fronts calls changed with the addresses of the Envoys of all nodes, now and whenever they change, until ctx ends.
 	// Optional; for clusters.
 	Fronts func(ctx context.Context, changed func(addrs []netip.Addr))
-	// NoARP leaves ARP requests for service addresses unanswered: something else brings packets for them to nodes.
+	// NoARP leaves ARP requests for service addresses unanswered, because something else routes packets for them to the
+	// nodes.
 	NoARP bool
 	// RepliesByEdge makes replies to clients of other nodes go back through the client's edge node.
 	RepliesByEdge bool
-	// WakeBudgets limit the wakes that clients start without proving where they are.
+	// WakeBudgets limit the wakes caused by clients that have not proven their source address.
 	WakeBudgets gate.WakeBudgets
 	// MetricsSocket (a unix socket) and MetricsAddress (host:port) serve /metrics (Prometheus), /healthz and /readyz
 	// over HTTP. Each is optional.
@@ -91,7 +92,7 @@ type Config struct {
 type PeersConfig struct {
 	// Port is the TCP port on Config.NodeAddr for other nodes; 0: this node shares nothing.
 	Port uint16
-	// LocalPort is the TCP port on the loopback address for containerd.
+	// LocalPort is the TCP port on the loopback address at which containerd reaches the mirror.
 	LocalPort uint16
 	// Dir is a folder for blobs until containerd has them, on a disk with room for the largest image.
 	Dir string
@@ -99,14 +100,14 @@ type PeersConfig struct {
 	Hosts string
 	// Caches are the cluster's caches of registries: the URL of each, by the registry in the names of images.
 	Caches map[string]string
-	// Layers is the folder in which the node's wangell-snapshotter keeps packed layers, of which other nodes get parts;
-	// empty: there is none.
+	// Layers is the folder in which the node's wangell-snapshotter keeps packed layers. Other nodes get parts of them.
+	// If it is empty, there is none.
 	Layers string
-	// Rate bounds what is sent to other nodes, in bytes per second; 0 is without limit.
+	// Rate bounds what is sent to other nodes, in bytes per second; 0 means no limit.
 	Rate int64
 }
 
-// local is the address for containerd.
+// local is the address at which containerd reaches the mirror.
 func (c PeersConfig) local() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), c.LocalPort)
 }

@@ -37,12 +37,12 @@ type daemon struct {
 	mu           sync.Mutex
 	services     map[netip.AddrPort]*service
 	left         map[netip.AddrPort]*left       // addresses that services have left
-	moves        map[netip.AddrPort]*wire.Moved // what the next step of the table is to do, by the former address
+	moves        map[netip.AddrPort]*wire.Moved // to be made by the next step of the table, by former address
 	pods         int                            // number of pods of all services
-	vips         map[netip.Addr]int             // number of announced service addresses, also of those in left, by VIP
+	vips         map[netip.Addr]int             // number of announced service addresses, including those in left, by VIP
 	shared       map[*service]bool              // services with several pods
 	lost         *time.Timer                    // warns if the controller stays away
-	sessionStart monotime.Time                  // zero once pods that the session's controller does not list are removed
+	sessionStart monotime.Time                  // zero once removeUnlisted has run in this session
 
 	tableMu sync.Mutex // held while the table of services changes, and while a former address ends
 
@@ -51,7 +51,7 @@ type daemon struct {
 	sharedAdded chan struct{} // holds one element: balance has something to do
 
 	nodesMu sync.Mutex  // held while the gate gets the accepted nodes; guards:
-	later   *time.Timer // for when more of them have to tag their packets
+	later   *time.Timer // fires when more of them have to tag their packets
 
 	flows   atomic.Pointer[[]gate.Fill] // how full the flow table was at the last sweep; nil before
 	members membership
@@ -62,15 +62,15 @@ type daemon struct {
 
 	inspections inspections
 
-	freezing freezing
-	untold   untold
-	fetching sync.Mutex // held while memory of a thawed pod is read
-	cgroups  cgroups
-	doors    *freezer.Doors // in a cluster, unless the machine has too few inotify instances; else nil
-	visited  atomic.Uint64  // visits that have ended well
+	freezing    frozenPods
+	thawReports thawReports
+	fetching    sync.Mutex // held while memory of a thawed pod is read
+	cgroups     cgroups
+	doors       *freezer.Doors // in a cluster, unless the machine has too few inotify instances; else nil
+	visited     atomic.Uint64  // visits that have ended well
 }
 
-// usageReader is the state of reading the pods' usage from the container runtime.
+// usageReader tracks readings of the pods' usage from the container runtime.
 type usageReader struct {
 	at     time.Time     // when the last reading began
 	busy   chan struct{} // holds one element while a reading is in progress
@@ -94,7 +94,7 @@ func newDaemon(cfg Config, g *gate.Gate) *daemon {
 		usage: usageReader{busy: make(chan struct{}, 1)}, alerts: alerts{active: map[alertKey]*alert{}},
 		inspections: newInspections(),
 		members:     membership{self: cfg.NodeAddr}, fronts: newFronts(),
-		freezing: freezing{pods: map[uint64]*still{}, records: freezeRecordsIn(cfg.RunDir)},
+		freezing: frozenPods{pods: map[uint64]*frozenPod{}, records: freezeRecordsIn(cfg.RunDir)},
 		cgroups:  freezer.New(cfg.CgroupRoot),
 	}
 }
@@ -257,7 +257,7 @@ func (d *daemon) endTasks() {
 		d.later.Stop()
 	}
 	d.nodesMu.Unlock()
-	d.untold.end()
+	d.thawReports.end()
 	for _, s := range d.allServices() {
 		s.mu.Lock()
 		for _, p := range s.pods {

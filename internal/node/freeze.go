@@ -18,7 +18,7 @@ import (
 
 // cgroups freezes processes. Paths are below the root of the hierarchies.
 type cgroups interface {
-	// Freeze returns once all processes of a cgroup stand still. After an error they run.
+	// Freeze stops all processes of a cgroup and returns once they have stopped. After an error they run.
 	Freeze(ctx context.Context, cgroup string) error
 	// Thaw lets the processes of a cgroup run.
 	Thaw(cgroup string) error
@@ -34,7 +34,7 @@ type cgroups interface {
 	CPU(cgroup string) (time.Duration, error)
 	// Weight returns the weight with which a cgroup competes for the processors.
 	Weight(cgroup string) (uint64, error)
-	// RestoreWeight gives a cgroup a former weight, unless somebody has decided on another one since.
+	// RestoreWeight gives a cgroup its former weight back, unless somebody has set another one since.
 	RestoreWeight(cgroup string, former uint64) error
 	// Inside returns the processes in a pod's cgroup.
 	Inside(cgroup string) (freezer.Inside, error)
@@ -87,7 +87,7 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 			case d.freezing.find(p.id) != q: // thawed, which was reported for an earlier FREEZE
 				d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq})
 			case q.frozen && q.ctx.Err() == nil:
-				d.reportStill(q, "")
+				d.reportFrozenPod(q, "")
 			} // otherwise it is reported soon
 		})
 		return
@@ -117,7 +117,7 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 }
 
 // hold freezes a pod, unless its program was asked something after the last packet that the decision was based on.
-func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
+func (d *daemon) hold(q *frozenPod, last monotime.Time, reclaim bool) {
 	frozen, err := d.suspend(q, last)
 	q.mu.Lock()
 	q.settled = true
@@ -140,7 +140,7 @@ func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
 }
 
 // suspend informs the gate that a pod is about to be frozen, and freezes it unless it was used meanwhile.
-func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, err error) {
+func (d *daemon) suspend(q *frozenPod, last monotime.Time) (frozen bool, err error) {
 	if q.visits != nil {
 		stop, err := d.enclose(q)
 		if err != nil {
@@ -174,7 +174,7 @@ func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, err error) 
 	defer cancel()
 	if err := d.cgroups.Freeze(ctx, q.cgroup); err != nil {
 		if q.ctx.Err() != nil {
-			err = nil // it is to run again
+			err = nil // the controller wants it to run again
 		}
 		return false, err
 	}
@@ -182,12 +182,12 @@ func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, err error) 
 	if q.visits != nil {
 		q.visits.since = q.since
 	}
-	d.reportStill(q, "")
+	d.reportFrozenPod(q, "")
 	return true, nil
 }
 
 // reclaim moves the memory of a frozen pod to swap, and reports the outcome.
-func (d *daemon) reclaim(q *still) {
+func (d *daemon) reclaim(q *frozenPod) {
 	d.recordUse(q)
 	q.mu.Lock()
 	q.reclaimed = q.frozen
@@ -201,14 +201,14 @@ func (d *daemon) reclaim(q *still) {
 	switch {
 	case q.ctx.Err() != nil || !q.frozen:
 	case err != nil:
-		d.reportStill(q, text.Shorten("its memory stays in RAM: "+err.Error(), wire.MaxReason))
+		d.reportFrozenPod(q, text.Shorten("its memory stays in RAM: "+err.Error(), wire.MaxReason))
 	default:
-		d.reportStill(q, "")
+		d.reportFrozenPod(q, "")
 	}
 }
 
-// reportStill reports a frozen pod with its memory. q.mu is held.
-func (d *daemon) reportStill(q *still, reason string) {
+// reportFrozenPod reports a frozen pod with its memory. q.mu is held.
+func (d *daemon) reportFrozenPod(q *frozenPod, reason string) {
 	m := &wire.Frozen{Service: q.addr(), PodID: q.id, Seq: q.seq, Frozen: true, At: q.since, Reason: reason}
 	if use, err := d.cgroups.Memory(q.cgroup); err == nil {
 		m.Resident, m.Swapped = use.Resident, use.Swapped
@@ -216,7 +216,7 @@ func (d *daemon) reportStill(q *still, reason string) {
 	d.reportFrozen(m)
 }
 
-// adoptFrozen takes over the pods that an earlier daemon has frozen. Pods that no gate has run again.
+// adoptFrozen takes over the pods that an earlier daemon has frozen. It thaws those that the gate does not have.
 func (d *daemon) adoptFrozen() {
 	places, err := d.freezing.records.read()
 	if err != nil {
@@ -250,7 +250,7 @@ func (d *daemon) adoptFrozen() {
 	}
 }
 
-// introduce reports whether a pod is frozen to a controller that has just listed it. s.mu is held.
+// introduce tells a controller that has just listed a pod whether the pod is frozen. s.mu is held.
 func (d *daemon) introduce(s *service, p *pod) {
 	q := d.freezing.find(p.id)
 	if q == nil {
@@ -263,7 +263,7 @@ func (d *daemon) introduce(s *service, p *pod) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		if q.seq = 0; q.frozen {
-			d.reportStill(q, "")
+			d.reportFrozenPod(q, "")
 		}
 	})
 }
@@ -278,8 +278,8 @@ func (d *daemon) awaitThawed(ctx context.Context, id uint64) {
 	}
 }
 
-// counters reads the counters of a pod. If its service is frozen while it is idle, the last packet is the last one
-// that needed its program or came from it.
+// counters reads the counters of a pod. If its service is frozen while it is idle, only packets count that needed its
+// program or came from it.
 func (d *daemon) counters(s *service, p *pod) (gate.PodCounters, error) {
 	c, err := d.gate.PodCounters(s.addr, p.id)
 	if s.freezeAfter > 0 {
@@ -288,8 +288,9 @@ func (d *daemon) counters(s *service, p *pod) (gate.PodCounters, error) {
 	return c, err
 }
 
-// recordUse records the memory that a frozen pod has used since it was given back, before it is given back again.
-func (d *daemon) recordUse(q *still) {
+// recordUse records which memory a frozen pod has used since its memory was last reclaimed. It runs before the next
+// reclaim.
+func (d *daemon) recordUse(q *frozenPod) {
 	if !q.memory.reclaimed.Load() {
 		return // everything it ever used would count
 	}
@@ -308,9 +309,10 @@ func (d *daemon) recordUse(q *still) {
 // program for the CPU.
 const smallUse = 16 << 20
 
-// fetch reads, in the background, the memory that a thawed pod used the last time, so that a large program does not
-// wait for each page of it. It fetches for one pod at a time: when many are thawed at once, the programs come first.
-func (d *daemon) fetch(q *still) {
+// fetch reads the memory that a thawed pod used the last time back from swap, in the background, so that a large
+// program does not wait for each page. It fetches for one pod at a time: when many are thawed at once, the programs
+// come first.
+func (d *daemon) fetch(q *frozenPod) {
 	set := q.memory.used.Load()
 	if set == nil {
 		return

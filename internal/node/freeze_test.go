@@ -193,10 +193,10 @@ func TestNotedPodsAreThawedWithTheGate(t *testing.T) {
 // A client waits for its answer while a packet has a pod thawed.
 func TestPodRunsBeforeItsThawIsMadeKnown(t *testing.T) {
 	c := &fakeCgroups{gone: map[string]bool{}}
-	d := &daemon{cgroups: c, freezing: freezing{
-		records: freezeRecordsIn(t.TempDir()), pods: map[uint64]*still{},
+	d := &daemon{cgroups: c, freezing: frozenPods{
+		records: freezeRecordsIn(t.TempDir()), pods: map[uint64]*frozenPod{},
 	}}
-	add := func(id uint64, cgroup string) *still {
+	add := func(id uint64, cgroup string) *frozenPod {
 		at := frozenPlace{cgroup: cgroup}
 		if err := d.freezing.records.write(id, at); err != nil {
 			t.Fatal(err)
@@ -232,17 +232,17 @@ func TestPodRunsBeforeItsThawIsMadeKnown(t *testing.T) {
 // Pods that are thawed at once have the processors for themselves until all of them can have answered.
 func TestThawsAreMadeKnownTogetherAfterTheLast(t *testing.T) {
 	begin := time.Now()
-	u := untold{}
-	u.add(&still{id: 1}, begin)
-	if pods := u.take(begin.Add(tellAfter - 1)); pods != nil {
+	u := thawReports{}
+	u.add(&frozenPod{id: 1}, begin)
+	if pods := u.take(begin.Add(thawReportAfter - 1)); pods != nil {
 		t.Errorf("made known too early: %v", pods)
 	}
-	u.add(&still{id: 2}, begin.Add(tellAfter-1))
+	u.add(&frozenPod{id: 2}, begin.Add(thawReportAfter-1))
 	for _, look := range []struct {
 		after time.Duration
 		ids   []uint64
 	}{
-		{tellAfter, nil}, {2*tellAfter + tellEach - 2, nil}, {2*tellAfter + tellEach - 1, []uint64{1, 2}}, {time.Hour, nil},
+		{thawReportAfter, nil}, {2*thawReportAfter + thawReportEach - 2, nil}, {2*thawReportAfter + thawReportEach - 1, []uint64{1, 2}}, {time.Hour, nil},
 	} {
 		var ids []uint64
 		for _, q := range u.take(begin.Add(look.after)) {
@@ -260,9 +260,9 @@ func TestThawsAreMadeKnownAlthoughMoreAndMoreFollow(t *testing.T) {
 		last time.Duration
 		pods int
 		want time.Duration
-	}{{0, 1, tellAfter}, {5 * time.Millisecond, 100, 253 * time.Millisecond}, {499 * time.Millisecond, 100, tellMost},
-		{0, 1000, tellMost}} {
-		if got := tellAt(begin, begin.Add(c.last), c.pods).Sub(begin); got != c.want {
+	}{{0, 1, thawReportAfter}, {5 * time.Millisecond, 100, 253 * time.Millisecond}, {499 * time.Millisecond, 100, thawReportMost},
+		{0, 1000, thawReportMost}} {
+		if got := thawReportDue(begin, begin.Add(c.last), c.pods).Sub(begin); got != c.want {
 			t.Errorf("%d pods in %v: after %v, want %v", c.pods, c.last, got, c.want)
 		}
 	}

@@ -20,7 +20,7 @@ func (d *daemon) adoptFronts(s *service) {
 		f := front{id: known.ID, at: known.Addr, serving: known.Serving, only: known.Only}
 		s.frontPort = known.Addr.Port()
 		if f.only {
-			s.lead.adopt()
+			s.router.adopt()
 		}
 		if !s.front.at.IsValid() {
 			s.front = f
@@ -159,7 +159,7 @@ func (d *daemon) drainFront(s *service, f *front) {
 	}
 }
 
-// isLeft reports whether a drained front has no clients left, or its device is gone. s.mu is held.
+// isLeft reports whether a drained front has no clients any more, or its device is gone. s.mu is held.
 func (d *daemon) isLeft(s *service, f *front) bool {
 	if f.ifindex != 0 {
 		if _, err := net.InterfaceByIndex(f.ifindex); err != nil {
@@ -184,8 +184,8 @@ func (d *daemon) forgetOldFront(s *service) {
 	}
 }
 
-// endFronts lets the fronts of a service that balances connections again keep their clients until they have left, and
-// then removes them. s.mu is held.
+// endFronts retires the fronts of a service that balances connections again: they keep their clients, and are removed
+// once the last one has left. s.mu is held.
 func (d *daemon) endFronts(s *service) {
 	if !s.front.at.IsValid() && !s.oldFront.at.IsValid() {
 		return
@@ -221,8 +221,8 @@ func (d *daemon) dropFront(s *service, f *front) {
 	*f = front{}
 }
 
-// isFront reports whether an address is that of a front. On one machine, only a front knows the pods' own addresses.
-// In a cluster, kubelet and others connect there as well, which does not count as use.
+// isFront reports whether an address belongs to a front. On one machine, only a front knows the pods' own addresses. In
+// a cluster, kubelet and others connect there as well, which does not count as use.
 func (d *daemon) isFront(addr netip.Addr) bool {
 	return d.cfg.EncapPort == 0 || d.fronts.reach(addr)
 }
@@ -230,9 +230,8 @@ func (d *daemon) isFront(addr netip.Addr) bool {
 // keptIdle is longer than Envoy keeps a connection to a pod without a request.
 const keptIdle = 5 * time.Second
 
-// countDirect adds the connections that bypass the gate of a pod behind a front: those of Envoy to the pod's own
-// address. A connection that has been silent for longer than Envoy keeps idle ones carries a request, and counts as
-// use. s.mu is held.
+// countDirect adds connections that bypass the gate: Envoy connects to the own address of a pod behind a front. A
+// connection that is silent for longer than Envoy keeps idle ones carries a request, and counts as use. s.mu is held.
 func (d *daemon) countDirect(s *service, p *pod, c *gate.PodCounters) {
 	if s.requests == nil || !p.home {
 		return

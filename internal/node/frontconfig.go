@@ -23,10 +23,10 @@ func (d *daemon) configureFronts() error {
 	defer f.publishing.Unlock()
 	all := d.allServices()
 	slices.SortFunc(all, func(a, b *service) int { return a.addr.Compare(b.addr) })
-	// In a cluster, an Envoy may run that is not wanted yet. Without a server it would start only after 30 s, in which it
-	// waits for its configuration.
+	// In a cluster, an Envoy may run that is not wanted yet. Without a server it would wait 30 s for its configuration
+	// before it starts.
 	wanted := d.cri != nil
-	revisions := map[string]bool{} // services that may be some, and stay
+	revisions := map[string]bool{} // services that can be revisions, and stay
 	for _, s := range all {
 		s.mu.Lock()
 		wanted = wanted || s.requests != nil
@@ -61,7 +61,7 @@ func (d *daemon) configureFronts() error {
 		s.mu.Lock()
 		if s.requests == nil {
 			d.endFronts(s)
-		} else if s.splits() && !d.leads(s, revisions) {
+		} else if s.splits() && !d.routeRevisions(s, revisions) {
 			d.drainFront(s, &s.front) // clients wait
 		} else if e, err := d.describeFront(s, p); err != nil {
 			errs = append(errs, fmt.Errorf("service %s: %w", s.name, err))
@@ -116,14 +116,14 @@ func (d *daemon) knowsPods(all []*service) bool {
 	return true
 }
 
-// leads decides where the requests of a service with traffic go, and reports whether they go anywhere. revisions has
+// routeRevisions decides where the requests of a service with traffic go, and reports whether they go anywhere. revisions has
 // the services that exist. s.mu is held.
-func (d *daemon) leads(s *service, revisions map[string]bool) bool {
+func (d *daemon) routeRevisions(s *service, revisions map[string]bool) bool {
 	var again time.Duration
-	s.traffic, again = s.lead.follow(s.requests.Traffic, revisions, monotime.Now())
+	s.traffic, again = s.router.route(s.requests.Traffic, revisions, monotime.Now())
 	if again > 0 {
 		time.AfterFunc(again, d.fronts.notify)
-	} else if missing := s.lead.news(); len(missing) > 0 {
+	} else if missing := s.router.newlyMissing(); len(missing) > 0 {
 		d.log.Warn("revisions do not exist: their part of the requests goes to the others, or waits", "service", s.name,
 			"revisions", missing)
 	}
@@ -192,7 +192,7 @@ func (d *daemon) runFronts(ctx context.Context) {
 	}
 }
 
-// settleFront returns once no pod that is being drained gets a new request, or Envoy does not answer.
+// settleFront returns once Envoy sends draining pods no new requests, or does not answer.
 func (d *daemon) settleFront() {
 	if d.cfg.EnvoySocket == "" {
 		return
@@ -214,8 +214,8 @@ func (d *daemon) settleFront() {
 	}
 }
 
-// settleThreads returns once no thread of Envoy knows a route to a revision that is being removed, or Envoy does not
-// answer. settleFront comes before it.
+// settleThreads returns once no thread of Envoy has a route to a revision that is being removed, or Envoy does not
+// answer. Call settleFront first.
 func (d *daemon) settleThreads() {
 	d.fronts.publishing.Lock()
 	server := d.fronts.server
@@ -234,24 +234,24 @@ func (d *daemon) settleThreads() {
 // order.
 const revisionsWait = 10 * time.Second
 
-// lead decides where the requests of a service with traffic go while some of its revisions may not exist.
-type lead struct {
+// revisionRouter decides where the requests of a service with traffic go while some of its revisions may not exist.
+type revisionRouter struct {
 	wanted  wire.Traffic  // as the table has it
 	since   monotime.Time // when it came
-	decided bool          // all its revisions have existed, or were waited for long enough
-	last    wire.Traffic  // the traffic last returned by follow; empty if none
+	decided bool          // all its revisions have existed, or the wait for them is over
+	last    wire.Traffic  // the traffic last returned by route; empty if none
 	missing []string      // missing revisions
-	told    []string      // the missing revisions that news last returned
+	told    []string      // the missing revisions that newlyMissing last returned
 }
 
-// adopt records that an earlier daemon has already directed requests by the traffic that comes next: nothing is
-// waited for.
-func (l *lead) adopt() { l.decided = true }
+// adopt records that an earlier daemon already routes by the traffic that route gets next, so route does not wait for
+// its revisions.
+func (l *revisionRouter) adopt() { l.decided = true }
 
-// follow returns where requests go. A deleted revision leaves its share to the others. While one does not exist yet,
+// route returns where requests go. A deleted revision leaves its share to the others. While one does not exist yet,
 // requests go where they went before. If they may go nowhere, traffic is empty, and clients should wait. again is the
-// pause after which follow may return something else although no service comes or goes; 0 for never.
-func (l *lead) follow(wanted wire.Traffic, there map[string]bool, now monotime.Time) (t envoy.Traffic,
+// pause after which the result may change although no service comes or goes; 0 for never.
+func (l *revisionRouter) route(wanted wire.Traffic, there map[string]bool, now monotime.Time) (t envoy.Traffic,
 	again time.Duration) {
 	if wanted != l.wanted {
 		l.decided = l.decided && l.wanted.Empty()
@@ -264,7 +264,7 @@ func (l *lead) follow(wanted wire.Traffic, there map[string]bool, now monotime.T
 			l.missing = append(l.missing, r.Service)
 		}
 	}
-	some = among(some, there)
+	some = existingOnly(some, there)
 	if left := revisionsWait - now.Sub(l.since); len(l.missing) == 0 || left <= 0 {
 		l.decided = true
 	} else if !l.decided {
@@ -274,11 +274,11 @@ func (l *lead) follow(wanted wire.Traffic, there map[string]bool, now monotime.T
 		l.last = wanted
 		return some, 0
 	}
-	return among(trafficOf(l.last), there), again
+	return existingOnly(trafficOf(l.last), there), again
 }
 
-// news returns the missing revisions, unless it returned the same ones last time.
-func (l *lead) news() []string {
+// newlyMissing returns the missing revisions, unless it returned the same ones last time.
+func (l *revisionRouter) newlyMissing() []string {
 	if slices.Equal(l.told, l.missing) {
 		return nil
 	}
@@ -286,8 +286,8 @@ func (l *lead) news() []string {
 	return l.missing
 }
 
-// among returns traffic without its missing revisions. It is empty if no request could go to the rest.
-func among(t envoy.Traffic, there map[string]bool) envoy.Traffic {
+// existingOnly returns traffic without its missing revisions. It is empty if no request could go to the rest.
+func existingOnly(t envoy.Traffic, there map[string]bool) envoy.Traffic {
 	t.Revisions = slices.DeleteFunc(t.Revisions, func(r envoy.Revision) bool { return !there[r.Service] })
 	if !slices.ContainsFunc(t.Revisions, func(r envoy.Revision) bool { return r.Percent > 0 }) {
 		return envoy.Traffic{}

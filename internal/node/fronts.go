@@ -26,11 +26,11 @@ const (
 	// frontReturns is how long after the daemon's start Envoy may take to connect. Until then the fronts of an
 	// earlier daemon keep their clients.
 	frontReturns = 15 * time.Second
-	// shortestSilence is the least that a request may be silent, whatever the service's idle timeout. For a service that
-	// never sleeps it is longestSilence.
+	// shortestSilence is the least time that a request may be silent, even if the service's idle timeout is shorter.
+	// Requests of a service that never sleeps may be silent for longestSilence.
 	shortestSilence, longestSilence = 5 * time.Minute, time.Hour
 	// frontSettles is the pause between directing the clients of all services to another Envoy and draining the
-	// previous one. By then, the previous one has accepted all connections that were directed to it.
+	// previous one. By then, the previous one has accepted all connections that were sent to it.
 	frontSettles = 2 * time.Second
 )
 
@@ -44,10 +44,10 @@ type fronts struct {
 	settled    settled
 
 	mu      sync.Mutex      // guards what follows
-	proxies []proxy         // those that are connected, the youngest last
+	proxies []proxy         // connected, the youngest last
 	ports   map[uint16]bool // in use
 	next    uint16          // where the search for a free one begins
-	// everywhere are the addresses of the Envoys of all nodes of a cluster.
+	// everywhere has the addresses of the Envoys of all nodes of a cluster.
 	everywhere []netip.Addr
 }
 
@@ -58,13 +58,13 @@ type proxy struct {
 	gone    <-chan struct{} // closed when it is gone
 }
 
-// settled tracks when an Envoy has got the clients of all services.
+// settled tracks since when an Envoy has had the clients of all services.
 type settled struct {
 	at    netip.Addr    // of the Envoy; the zero value while not all clients go there
 	since monotime.Time // when they began to
 }
 
-// after returns the new state after a look at whether an Envoy has all clients.
+// after returns the state after a check: all says whether the Envoy at an address has all clients.
 func (s settled) after(at netip.Addr, all bool, now monotime.Time) settled {
 	switch {
 	case !all:
@@ -112,7 +112,7 @@ func (f *fronts) leave(p proxy) (was bool, left int) {
 	return len(f.proxies) < before, len(f.proxies)
 }
 
-// reach reports whether a connection from an address is one of a front.
+// reach reports whether a connection from an address comes from a front.
 func (f *fronts) reach(from netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,8 +217,8 @@ func (d *daemon) frontConnected(ctx context.Context, p envoy.Proxy) {
 	f.notify()
 }
 
-// locateFront is findFront, which it repeats until it succeeds: the container runtime may be away, or just too busy to
-// answer. ok is false if ctx has ended before that.
+// locateFront repeats findFront until it succeeds: the container runtime may be away, or too busy to answer. ok is
+// false if ctx has ended before that.
 func (d *daemon) locateFront(ctx context.Context, p *envoy.Proxy) (_ podNetwork, ok bool) {
 	for pause := time.Duration(0); ; {
 		network, err := d.findFront(ctx, p)

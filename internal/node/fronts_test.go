@@ -283,20 +283,20 @@ func TestRequestsGoToRevisionsThatAreThere(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var l lead
+			var l revisionRouter
 			for i, s := range steps {
 				there := map[string]bool{}
 				for _, v := range strings.Fields(s.there) {
 					there[v] = true
 				}
-				got, again := l.follow(s.wanted, there, begin.Add(s.after))
+				got, again := l.route(s.wanted, there, begin.Add(s.after))
 				var to []string
 				for _, r := range got.Revisions {
 					to = append(to, fmt.Sprint(r.Service, " ", r.Percent))
 				}
 				news := ""
 				if again == 0 {
-					news = strings.Join(l.news(), " ")
+					news = strings.Join(l.newlyMissing(), " ")
 				}
 				if text := strings.Join(to, " "); text != s.want || again != s.again || news != s.news {
 					t.Errorf("step %d: %q, again %v, news %q, want %q, %v, %q", i, text, again, news, s.want, s.again, s.news)
@@ -304,13 +304,13 @@ func TestRequestsGoToRevisionsThatAreThere(t *testing.T) {
 			}
 		})
 	}
-	adopted := lead{}
+	adopted := revisionRouter{}
 	adopted.adopt()
 	there := map[string]bool{"v1": true}
-	if got, again := adopted.follow(traffic(90, 10), there, begin); len(got.Revisions) != 1 || again > 0 {
+	if got, again := adopted.route(traffic(90, 10), there, begin); len(got.Revisions) != 1 || again > 0 {
 		t.Errorf("after the start of another daemon: %+v, again %v", got, again)
 	}
-	if got, again := adopted.follow(traffic(80, 20), there, begin); got.Revisions[0].Percent != 90 ||
+	if got, again := adopted.route(traffic(80, 20), there, begin); got.Revisions[0].Percent != 90 ||
 		again != revisionsWait {
 		t.Errorf("a change after that: %+v, again %v", got, again)
 	}

@@ -15,17 +15,17 @@ import (
 	"wangell.loutres.me/internal/node/freezer"
 )
 
-// freezing are the pods of this node that are frozen, or about to be. Each has a lock of its own, so that a thaw
+// frozenPods are the pods of this node that are frozen, or about to be. Each has a lock of its own, so that a thaw
 // waits neither for another pod nor for changes of its service.
-type freezing struct {
+type frozenPods struct {
 	records freezeRecords
 
 	mu   sync.Mutex
-	pods map[uint64]*still // by the pod's ID
+	pods map[uint64]*frozenPod // by the pod's ID
 }
 
-// still is a pod that is frozen, or about to be.
-type still struct {
+// frozenPod is a pod that is frozen, or about to be.
+type frozenPod struct {
 	id      uint64
 	service *service
 	memory  *podMemory
@@ -37,15 +37,16 @@ type still struct {
 
 	mu  sync.Mutex // held while its cgroup is changed; guards:
 	seq uint64     // of the last decision about it; 0 if an earlier daemon froze it
-	// settled is set once its freezing has ended, successfully or not. A thaw before that is left to hold.
+	// settled is set once its freezing has ended, successfully or not. Until then, hold does the work of a thaw.
 	settled bool
 	frozen  bool
-	// running is set once its processes run again. That is not reported before it is removed from the frozen pods.
+	// running is set once its processes run again. The thaw is reported only after the pod is removed from the frozen
+	// pods.
 	running bool
-	// reclaimed is set once memory of it may have been given back.
+	// reclaimed is set once part of its memory may have been reclaimed.
 	reclaimed bool
 	since     monotime.Time // when it became frozen, or running
-	weight    uint64        // of its CPU before it was frozen; 0 if that is not to be restored
+	weight    uint64        // of its CPU before it was frozen; 0 if it need not be restored
 }
 
 // visits keeps track of the visitors of a frozen pod of a cluster: kubelet's probes, scrapers of metrics and people
@@ -61,7 +62,7 @@ type visits struct {
 	local *loopback
 	last  monotime.Time // time of its last use before the freeze
 	since monotime.Time // when it was last frozen; zero if an earlier daemon did that
-	look  bool          // whether it may be frozen only while it is not at work
+	look  bool          // whether to check that it is not at work before it is frozen
 }
 
 func newVisits(netns string) *visits {
@@ -69,7 +70,7 @@ func newVisits(netns string) *visits {
 }
 
 // place returns where the pod's processes are.
-func (q *still) place() frozenPlace {
+func (q *frozenPod) place() frozenPlace {
 	at := frozenPlace{cgroup: q.cgroup}
 	if q.visits != nil {
 		at.netns = q.visits.netns
@@ -78,37 +79,37 @@ func (q *still) place() frozenPlace {
 }
 
 // addr returns the address of the pod's service, which may change. q.mu may be held, but not the service's.
-func (q *still) addr() netip.AddrPort {
+func (q *frozenPod) addr() netip.AddrPort {
 	q.service.mu.Lock()
 	defer q.service.mu.Unlock()
 	return q.service.addr
 }
 
-// find returns a pod that is frozen, or about to be; nil for one that runs.
-func (f *freezing) find(id uint64) *still {
+// find returns a pod that is frozen, or about to be; nil if the pod runs.
+func (f *frozenPods) find(id uint64) *frozenPod {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.pods[id]
 }
 
 // isFrozen reports whether a pod is frozen, or about to be.
-func (f *freezing) isFrozen(id uint64) bool { return f.find(id) != nil }
+func (f *frozenPods) isFrozen(id uint64) bool { return f.find(id) != nil }
 
 // number counts the pods that are frozen, or about to be.
-func (f *freezing) number() int {
+func (f *frozenPods) number() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.pods)
 }
 
 // add adds a pod that is about to be frozen. It returns nil if it is there already.
-func (f *freezing) add(ctx context.Context, p *pod, service *service, at frozenPlace, seq uint64) *still {
+func (f *frozenPods) add(ctx context.Context, p *pod, service *service, at frozenPlace, seq uint64) *frozenPod {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if q := f.pods[p.id]; q != nil {
 		return nil
 	}
-	q := &still{
+	q := &frozenPod{
 		id: p.id, service: service, memory: &p.memory, cgroup: at.cgroup, seq: seq, gone: make(chan struct{}),
 	}
 	if at.netns != "" {
@@ -120,14 +121,14 @@ func (f *freezing) add(ctx context.Context, p *pod, service *service, at frozenP
 }
 
 // all returns all pods that are frozen, or about to be.
-func (f *freezing) all() []*still {
+func (f *frozenPods) all() []*frozenPod {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.pods))
 }
 
 // remove forgets a pod that runs. It reports whether the pod was there.
-func (f *freezing) remove(q *still) bool {
+func (f *frozenPods) remove(q *frozenPod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pods[q.id] != q {
@@ -142,10 +143,10 @@ func (f *freezing) remove(q *still) bool {
 // the disk.
 const freezeTimeout = 5 * time.Second
 
-// podMemory is the state of the memory of a pod that is frozen from time to time.
+// podMemory tracks the memory of a pod that is frozen from time to time.
 type podMemory struct {
-	// reclaimed is set once its memory was given back for the first time.
+	// reclaimed is set once its memory was reclaimed for the first time.
 	reclaimed atomic.Bool
-	// used is the memory that the pod used between the last two times; nil if unknown or little.
+	// used is the memory that the pod used between the last two reclaims; nil if unknown or little.
 	used atomic.Pointer[freezer.WorkingSet]
 }

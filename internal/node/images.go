@@ -24,7 +24,7 @@ import (
 // releaseTimeout bounds how long the removal of the gate waits for the container runtime.
 const releaseTimeout = 5 * time.Second
 
-// images keeps the images on the node that the controller wants.
+// images keeps the images that the controller wants on the node.
 type images struct {
 	store  *cri.Images
 	keeper *prefetch.Keeper
@@ -80,8 +80,8 @@ type pieces[T any] struct {
 	items      []T // so far
 }
 
-// add adds a piece, and returns the set after the last one. Pieces of an older generation, and those that do not
-// follow the one before, are dropped.
+// add adds a piece, and returns the set after the last one. Pieces of an older generation, and pieces out of order, are
+// dropped.
 func (p *pieces[T]) add(generation uint64, piece, of uint16, items []T) (set []T, whole bool) {
 	switch {
 	case generation < p.generation:
@@ -172,7 +172,7 @@ func (d *daemon) removeHosts() {
 const (
 	// watchAgain is the pause between two attempts to connect to the snapshotter.
 	watchAgain = 5 * time.Second
-	// unreadableFor is how long other nodes are preferred to one that could not fetch all of an image.
+	// unreadableFor is how long a node that could not fetch all of an image ranks behind other nodes.
 	unreadableFor = 5 * time.Minute
 )
 
@@ -180,8 +180,7 @@ const (
 // failures to each new daemon.
 func (d *daemon) watchUnreadable(ctx context.Context) {
 	for ctx.Err() == nil {
-		// An error means that there is no snapshotter, or that it has ended: its successor reports the failures
-		// again.
+		// After an error, there is no snapshotter, or it has ended: its successor reports the failures again.
 		_ = failures.Watch(ctx, failures.Socket(d.cfg.LazySocket), func(f failures.Failure) {
 			d.images.unreadable(ctx, f)
 		})

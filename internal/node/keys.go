@@ -19,7 +19,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// renewPause is the shortest time between two requests for new keys because no controller answers.
+// renewPause is the shortest time between two requests for new keys while no controller answers.
 const renewPause = 10 * time.Second
 
 // keptKeys is the content of the file with the keys.
@@ -30,8 +30,8 @@ type keptKeys struct {
 
 func keysFile(runDir string) string { return filepath.Join(runDir, "node.keys") }
 
-// obtainKeys sets Keys if Enrol provides them: to those that an earlier daemon of this node has kept, or to new ones.
-// While it waits for new ones, the daemon is healthy but not ready; the gate of an earlier daemon keeps running.
+// obtainKeys sets Keys if Enrol provides them: to the keys that an earlier daemon of this node has kept, or to new
+// ones. While it waits for new ones, the daemon is healthy but not ready; the gate of an earlier daemon keeps running.
 func (c *Config) obtainKeys(ctx context.Context) error {
 	if c.Enrol == nil {
 		return nil

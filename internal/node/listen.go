@@ -90,9 +90,9 @@ func (d *daemon) podListens(s *service, p *pod, w *listenWatch, at monotime.Time
 	d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: at})
 }
 
-// Pauses before a pod on another node gets new flows again after its node's gate has refused one because the pod did
-// not listen. Usually the controller reports the pod's state within milliseconds; the pauses matter when there is no
-// controller.
+// Pauses before a pod on another node gets new flows again, after the gate of its node has refused one because the pod
+// did not listen. Usually the controller reports the pod's state within milliseconds; the pauses matter when there is
+// no controller.
 const (
 	firstRetryPause   = 100 * time.Millisecond
 	longestRetryPause = time.Second
@@ -146,7 +146,7 @@ func (d *daemon) awaitListening(s *service, p *pod) {
 	}
 }
 
-// serveAgain gives new flows to a pod again that the gate had found deaf. s.mu is held.
+// serveAgain gives a pod new flows again after the gate had found it deaf. s.mu is held.
 func (d *daemon) serveAgain(s *service, p *pod) {
 	if state, _ := d.gate.PodState(s.addr, p.id); state != gate.PodDeaf {
 		return
@@ -178,7 +178,7 @@ func (d *daemon) retryLater(s *service, p *pod) {
 	})
 }
 
-// wakeForParked asks for a pod if clients wait for one and none serves any more. When the gate asked for the first
+// wakeForParked asks for a pod if clients wait and no pod serves any more. When the gate asked for a pod for the first
 // of them, the controller may still have counted on the last pod. s.mu is held.
 func (d *daemon) wakeForParked(s *service) {
 	if s.serving() == 0 && d.gate.ServiceCounters(s.addr).ParkedNow > 0 {
@@ -261,8 +261,8 @@ func (w *listenWatch) wait(ctx context.Context, hasEvents bool) (at monotime.Tim
 	}
 }
 
-// confirm reports whether the socket of a LISTEN event is found soon. It is not if the program closed it again, or
-// listens on another address.
+// confirm reports whether the socket of a LISTEN event is found soon. It returns false if the program has closed the
+// socket, or listens on another address.
 func (w *listenWatch) confirm(ctx context.Context) bool {
 	for pause := time.Duration(0); ctx.Err() == nil; {
 		if w.isListening() {

@@ -38,7 +38,7 @@ func (r *reportedLoad) due(open uint32) bool {
 	return false
 }
 
-// readings are the last numbers of flows that a pod on another node has from this node.
+// readings holds this node's latest counts of its flows to a pod on another node.
 type readings struct {
 	open [loadReadings]uint32
 	next int
@@ -50,9 +50,9 @@ func (r *readings) add(open uint32) {
 }
 
 // others returns the number of a pod's flows that come from other edge nodes, given the home node's total and this
-// node's own number. The total is older than own. Flows of this node that were closed since must not count as others',
-// or a single edge node would not balance exactly; so the highest recent reading is subtracted. What this hides shows
-// when the home node reports the total once more.
+// node's own number. The total is older than own. Flows of this node that have closed since must not count as other
+// nodes' flows, or a single edge node would not balance exactly; so the highest recent reading is subtracted. Flows
+// that this hides are counted when the home node reports the total again.
 func (r *readings) others(total, own uint32) uint32 {
 	return total - min(total, max(own, slices.Max(r.open[:])))
 }
@@ -60,7 +60,7 @@ func (r *readings) others(total, own uint32) uint32 {
 // Home nodes report the open flows of their pods, from all edge nodes together, so that each edge node gives new flows
 // to the pods with the fewest in all. Only services with several pods have a choice.
 const (
-	// loadInterval is the interval at which open flows are read, and the shortest between two reports of a pod.
+	// loadInterval is the interval at which open flows are read, and the shortest time between two reports of a pod.
 	loadInterval = 100 * time.Millisecond
 	// loadMessages is the largest number of messages per interval. Further loads wait for the next interval.
 	loadMessages = 8

@@ -16,8 +16,8 @@ import (
 )
 
 // loopback watches the loopback device of a network namespace for segments that ask a program something: connections
-// that are made inside of it, as by kubectl port-forward, do not pass the gate. A packet socket (packet(7)) costs
-// nothing until such a segment comes.
+// made inside it, such as by kubectl port-forward, do not pass the gate. A packet socket (packet(7)) costs nothing
+// until such a segment comes.
 type loopback struct {
 	file   *os.File
 	raw    syscall.RawConn
@@ -47,8 +47,8 @@ func watchLoopback(path string, asked func()) (*loopback, error) {
 	return l, nil
 }
 
-// loopbackSocket opens a packet socket that receives what asking lets through at the loopback device of this thread's
-// network namespace.
+// loopbackSocket opens a packet socket on the loopback device of this thread's network namespace, with asking as its
+// filter.
 func loopbackSocket() (*os.File, error) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -70,7 +70,7 @@ func loopbackSocket() (*os.File, error) {
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // the least: what is not kept is not needed
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // the minimum: one packet is enough
 	}
 	if err == nil {
 		all := uint16(unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8) // network byte order
@@ -146,8 +146,8 @@ func (l *loopback) close() {
 	l.reader.Wait()
 }
 
-// take removes a packet from a socket, and reports whether there was one. An error, as when the device is set down,
-// counts as one and occurs once.
+// take removes a packet from a socket, and reports whether there was one. An error, such as when the device goes down,
+// counts as a packet; it occurs once.
 func take(fd int) bool {
 	for {
 		var b [1]byte

@@ -64,7 +64,7 @@ func (d *daemon) rests(pods int) bool {
 	}
 	for _, s := range d.allServices() {
 		s.mu.Lock()
-		moves := len(s.pods) > 0 && !d.standsStill(s)
+		moves := len(s.pods) > 0 && !d.allFrozen(s)
 		s.mu.Unlock()
 		if moves {
 			return false
@@ -73,7 +73,7 @@ func (d *daemon) rests(pods int) bool {
 	return true
 }
 
-// whileResting returns the channel that ends a rest; nil if there is none.
+// whileResting returns a channel that ends the rest after a while; nil if the daemon does not rest.
 func (d *daemon) whileResting(resting bool) <-chan struct{} {
 	if resting {
 		return d.maintenance
@@ -81,14 +81,14 @@ func (d *daemon) whileResting(resting bool) <-chan struct{} {
 	return nil
 }
 
-// A sweep of the flow table follows the end of the last one after sweepInterval, or later: sweeps take at most one part
-// in sweepShare of the time.
+// A sweep of the flow table begins sweepInterval after the end of the last one, or later: sweeps take at most
+// 1/sweepShare of the time.
 const (
 	sweepInterval = 5 * time.Second
 	sweepShare    = 10
 )
 
-// restingSweep is the pause while all pods are frozen: flows neither come nor go, they only grow old.
+// restingSweep is the pause while all pods are frozen: flows neither begin nor end, they only age.
 const restingSweep = time.Minute
 
 // sweepPause is the time between a sweep that took the given time and the next one.
@@ -151,17 +151,17 @@ func (d *daemon) sendStats(now monotime.Time) {
 // readStats returns the changed counters of a service's pods, and reports the service if it has become idle. s.mu is
 // held.
 func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodStats) {
-	still := d.standsStill(s)
-	if still && now.Sub(s.stillRead) < idleAgain {
+	frozen := d.allFrozen(s)
+	if frozen && now.Sub(s.countersRead) < idleAgain {
 		return nil
 	}
-	s.stillRead = now
+	s.countersRead = now
 	var last monotime.Time
 	serving := false
 	for _, p := range s.pods {
 		if !p.home {
 			if s.generation == 0 {
-				// Report only that the pod is known here, so that the controller can object.
+				// Report only that this node has the pod, so that the controller can object.
 				changed = append(changed, wire.PodStats{Service: s.addr, PodID: p.id})
 			}
 			continue
@@ -188,7 +188,7 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 			last = max(last, lastPacket(p, c))
 		}
 	}
-	if after := s.idleAfter(); !serving || still || after == 0 || now.Sub(last) < after {
+	if after := s.idleAfter(); !serving || frozen || after == 0 || now.Sub(last) < after {
 		s.idleReported = 0
 		return changed
 	}
@@ -200,9 +200,9 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 	return changed
 }
 
-// standsStill reports whether all serving pods of a service are frozen: then hardly anything changes, and many such
+// allFrozen reports whether all serving pods of a service are frozen: then hardly anything changes, and many such
 // services must cost nothing. s.mu is held.
-func (d *daemon) standsStill(s *service) bool {
+func (d *daemon) allFrozen(s *service) bool {
 	if len(s.pods) == 0 || s.generation == 0 {
 		return false
 	}

@@ -28,7 +28,7 @@ func TestSweepsOfALargeTableTakeATenthOfTheTime(t *testing.T) {
 }
 
 func TestDaemonRestsOnlyWhileAllPodsStandStill(t *testing.T) {
-	d := &daemon{services: map[netip.AddrPort]*service{}, freezing: freezing{pods: map[uint64]*still{}}}
+	d := &daemon{services: map[netip.AddrPort]*service{}, freezing: frozenPods{pods: map[uint64]*frozenPod{}}}
 	if d.rests(0) {
 		t.Error("it rests without a pod, and would still look at nothing")
 	}

@@ -19,15 +19,15 @@ import (
 // running without a daemon, and so must connections between its clients and pods elsewhere.
 const senderHold = 10 * time.Minute
 
-// tagGrace is how long, after a list first said that both a node and this one tag, packets of that node are still
-// accepted without a tag. Its daemon gets the same list about now, and only then begins to tag.
+// tagGrace is how long packets of a node are still accepted without a tag after a list first says that both that node
+// and this one tag. The node's daemon gets the same list at about the same time, and only then begins to tag.
 const tagGrace = 30 * time.Second
 
 // sender is a node whose packets are accepted.
 type sender struct {
 	last  monotime.Time // when a list last had it
 	tags  bool          // according to that list
-	since monotime.Time // since when lists have said without a break that it and this node tag; 0: they do not
+	since monotime.Time // since when every list says that it and this node tag; 0 if the last one does not
 }
 
 // membership is the list of nodes as sent by the controller. It outlives a session: the list of the last controller
@@ -120,8 +120,8 @@ func (m *membership) accepted(now monotime.Time) (nodes []gate.Node, wait time.D
 	return nodes, wait
 }
 
-// accept accepts packets of a node with a pod; the list with the node may arrive later. It reports whether the node is
-// new.
+// accept accepts packets of a node that has a pod; the list with the node may arrive later. It reports whether the node
+// is new.
 func (m *membership) accept(addr netip.Addr, now monotime.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

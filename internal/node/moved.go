@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// left is an address that its service has left. Connections there go on until it ends. daemon.mu guards announce.
+// left is a former address of a service. Connections there go on until the address ends. daemon.mu guards announce.
 type left struct {
 	service  *service
 	announce bool          // a node answers ARP for the address
@@ -56,7 +56,7 @@ func (d *daemon) addressesInUse(a netip.AddrPort) []netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.pods) == 0 {
-		return nil // its pods' ends have ended its connections
+		return nil // its connections ended with its pods
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +90,7 @@ func (d *daemon) changeAddress(m *wire.Moved, drain time.Duration) error {
 	return nil
 }
 
-// endLater ends a former address after a time.
+// endLater ends a former address after a pause.
 func (d *daemon) endLater(a netip.AddrPort, l *left, after time.Duration) {
 	d.tasks.Go(func() {
 		timer := time.NewTimer(after)
@@ -114,7 +114,8 @@ func (d *daemon) endLater(a netip.AddrPort, l *left, after time.Duration) {
 	})
 }
 
-// endLeft ends a former address with its connections, if it is one. See setAnnounce for changed.
+// endLeft ends a former address and its connections. It does nothing if the address is none. See setAnnounce for
+// changed.
 func (d *daemon) endLeft(a netip.AddrPort, changed map[netip.Addr]bool) {
 	d.mu.Lock()
 	l := d.left[a]

@@ -63,11 +63,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return err
 }
 
-// Clean removes the gate that an ended daemon left behind: programs, maps, devices, and the bpf file system unless
+// Clean removes the gate that an ended daemon left behind: programs, maps, devices, and the bpf file system, unless
 // bpfDir names a folder in another one. It must be called in the gate's network namespace. It does nothing if there is
 // no gate, and fails while a daemon runs.
 //
-// Pods that the daemon has frozen run again; cgroupRoot is that of Config.
+// Pods that the daemon has frozen run again; cgroupRoot is as in Config.
 func Clean(runDir, bpfDir, cgroupRoot string) error {
 	unlock, err := tryLock(runDir)
 	if err != nil {
@@ -90,7 +90,7 @@ const lockAgain = 50 * time.Millisecond
 // errLocked means that another daemon holds the lock.
 var errLocked = errors.New("another daemon uses this folder")
 
-// lock waits until no other daemon uses a folder, because the previous one may still be ending, and locks it.
+// lock locks a folder. It waits until no other daemon uses the folder: the previous one may still be ending.
 func lock(ctx context.Context, runDir string, log *slog.Logger) (unlock func() error, err error) {
 	for logged := false; ; logged = true {
 		unlock, err := tryLock(runDir)

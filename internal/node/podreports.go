@@ -36,7 +36,7 @@ func (r *podReports) add(report runtime.PodReport, send func(wire.Message)) {
 	case report.Event == runtime.PodNetworkReady:
 		r.pods[report.Pod.ID] = &reportedPod{network: report, containers: map[string]runtime.PodReport{}}
 	case p == nil || p.network.Pod.Netns != report.Pod.Netns:
-		// It is about a network that is gone already.
+		// The report is about a network that is gone already.
 	case report.Event == runtime.PodNetworkGone:
 		delete(r.pods, report.Pod.ID)
 	default:
@@ -74,7 +74,7 @@ func (d *daemon) reportPod(r runtime.PodReport) {
 	}
 }
 
-// processExited checks the pods of a service in the network namespace in which a process ended.
+// processExited handles the end of a process in a network namespace: the pods there may have stopped listening.
 func (d *daemon) processExited(name string, addr netip.Addr, netns string) {
 	for _, s := range d.allServices() {
 		s.mu.Lock()

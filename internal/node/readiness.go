@@ -14,8 +14,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// probes are those of a pod that listens. They run in a goroutine of their own until the pod is drained,
-// removed, or its process ends. The service's mu guards everything.
+// probes are the readiness and startup probes of a pod that listens. They run in a goroutine of their own until the pod
+// is drained, removed, or its process ends. The service's mu guards everything.
 type probes struct {
 	cancel       context.CancelFunc
 	machine      *readiness.Machine
@@ -39,8 +39,8 @@ func (p *pod) endProbes() {
 	}
 }
 
-// startProbes begins to probe a pod that has listened since the given time. Zero means that it listened before and
-// serves already. A pod whose probe cannot run stays unready, and the controller learns why. s.mu is held.
+// startProbes begins to probe a pod that has listened since the given time; zero if it serves already. A pod whose
+// probe cannot run stays unready, and the controller learns why. s.mu is held.
 func (d *daemon) startProbes(s *service, p *pod, listened monotime.Time) {
 	spec, err := readiness.Decode(p.probe)
 	if err != nil { // of a newer version
@@ -59,7 +59,7 @@ func (d *daemon) startProbes(s *service, p *pod, listened monotime.Time) {
 	q := &probes{cancel: cancel, machine: readiness.NewMachine(spec, began, p.serving), listened: listened}
 	p.probes = q
 	if !p.serving {
-		q.tell(d, s, p)
+		q.reportUnready(d, s, p)
 	}
 	prober := &readiness.Prober{Spec: spec, Addr: p.addr.Addr(), Dial: dialerIn(p.netns)}
 	if exec := d.execIn(p.runtimeID); exec != nil {
@@ -132,19 +132,19 @@ func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer s
 		}
 		p.serving, q.listened = false, 0
 		d.fronts.notify()
-		q.tell(d, s, p)
+		q.reportUnready(d, s, p)
 	case readiness.Failed:
 		d.log.Warn("a pod has not started in time: its startupProbe fails", "service", s.name, "pod", p.id, "answer", answer)
-		q.tell(d, s, p)
+		q.reportUnready(d, s, p)
 	default:
 		if !q.machine.Ready() && q.answer != q.lastReported && time.Since(q.reportedAt) >= answerPause {
-			q.tell(d, s, p)
+			q.reportUnready(d, s, p)
 		}
 	}
 }
 
-// tell reports the state of an unready pod to the controller. s.mu is held.
-func (q *probes) tell(d *daemon, s *service, p *pod) {
+// reportUnready reports the state of an unready pod to the controller. s.mu is held.
+func (q *probes) reportUnready(d *daemon, s *service, p *pod) {
 	if q.machine.Ready() {
 		return
 	}

@@ -12,17 +12,17 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// openFor is how long a number of open requests is valid. Envoy does not report pods without requests.
+// openFor is how long a count of open requests is valid. Envoy does not report pods without requests.
 const openFor = 3 * envoy.ReportInterval
 
-// answers are the requests that came through this node's Envoy to a pod, or to none.
+// answers counts the requests that this node's Envoy sent to a pod, or, per service, those that reached no pod.
 type answers struct {
 	total wire.PodAnswers          // since the daemon's start
 	open  map[netip.Addr]openCount // by the address of the Envoy that has reported it: total.Open is the sum
 	due   int                      // how often they must still be sent to the controller
 }
 
-// openCount is a number of open requests.
+// openCount is a count of open requests.
 type openCount struct {
 	n  uint32
 	at monotime.Time // when it was reported
@@ -77,7 +77,7 @@ func (a *answers) take(service netip.AddrPort, pod uint64, now monotime.Time) (t
 	return total, true
 }
 
-// sendAgain schedules them for a new controller, if there are any.
+// sendAgain schedules the counts for a new controller, if there are any.
 func (a *answers) sendAgain() {
 	if a.total != (wire.PodAnswers{}) {
 		a.due = sendTwice
@@ -87,7 +87,7 @@ func (a *answers) sendAgain() {
 // callerPause is the shortest time between two reports of callers of a service.
 const callerPause = time.Second
 
-// reportCaller reports the trace of a request that has waited for a pod. Only the first one of a wake is needed.
+// reportCaller reports the trace of a request that has waited for a pod. One report per wake is enough.
 func (d *daemon) reportCaller(c envoy.Caller) {
 	for _, s := range d.allServices() {
 		if s.name == c.Service {
@@ -132,8 +132,8 @@ func (d *daemon) takeRequests(list []envoy.Requests) {
 	notify(d.maintenance)
 }
 
-// answersOf returns the answers of the pod at an address, or those without a pod if there is none there. s.mu is
-// held.
+// answersOf returns the answers of the pod at an address, or the service's answers without a pod if no pod is there.
+// s.mu is held.
 func (s *service) answersOf(at netip.AddrPort) *answers {
 	for _, p := range s.pods {
 		if p.addr == at {

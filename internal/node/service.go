@@ -15,7 +15,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// service is a service of the table, guarded by mu. It is held while the gate is changed for the service, so that
+// service is a service of the table, guarded by mu, which is held while the gate is changed for the service, so that
 // messages and kernel events of one service are handled one at a time. The daemon's mu is held as well when addr or
 // announce change.
 type service struct {
@@ -23,22 +23,22 @@ type service struct {
 	addr         netip.AddrPort
 	name         string
 	idle         time.Duration // idle timeout; 0 if the service never sleeps
-	freezeAfter  time.Duration // time without a request to its programs after which it is reported idle; 0 for idle
+	freezeAfter  time.Duration // time without a request to its programs after which it is reported idle; 0: idle applies
 	freezeSeq    uint64        // of the last Freeze; 0 if none came in this session
 	generation   uint64        // of the last Backends; 0 if none came in this session
 	wakes        uint64        // wakes asked for since the daemon started
 	pods         map[uint64]*pod
 	crowd        crowd
-	stillRead    monotime.Time  // when the counters were read last
+	countersRead monotime.Time  // when the counters were read last
 	idleReported monotime.Time  // when Idle was sent last; zero after a packet
 	announce     bool           // a node answers ARP for the address
 	usage        bool           // the controller wants the usage of its pods
-	requests     *wire.Requests // how requests are balanced; nil if connections are
+	requests     *wire.Requests // how requests are balanced; nil if connections are balanced
 	answers      answers        // of requests that have no pod
 	front        front          // of the Envoy that serves, or is to serve
 	oldFront     front          // of one that it has replaced or is to replace: it keeps its clients
 	frontPort    uint16         // of both; 0 until one was chosen
-	lead         lead           // of a service with traffic
+	router       revisionRouter // of a service with traffic
 	traffic      envoy.Traffic  // where its requests go
 	called       monotime.Time  // when Caller was sent last
 	entry        wire.Service   // as the table has it
@@ -89,7 +89,7 @@ func (s *service) serving() int {
 }
 
 // leader returns the pod whose wake gets credit for the SYNs released to p: while SYNs are kept for several pods, the
-// one that served first, otherwise p. s.mu is held.
+// first one that served, otherwise p. s.mu is held.
 func (s *service) leader(p *pod) *pod {
 	if first := s.pods[s.crowd.first]; first != nil && s.crowd.until != 0 {
 		return first
@@ -97,7 +97,7 @@ func (s *service) leader(p *pod) *pod {
 	return p
 }
 
-// splits reports whether requests go to other services, and the service has no pods of its own. s.mu is held.
+// splits reports whether the service has no pods of its own, and sends its requests to other services. s.mu is held.
 func (s *service) splits() bool { return s.requests != nil && !s.requests.Traffic.Empty() }
 
 // lastPacket returns when a pod was last used: see gate.PodCounters, but not before it began to serve.

@@ -104,8 +104,8 @@ const (
 )
 
 // list returns the inet_diag_msg of each socket in one of some states, with a local port unless that is 0, and with the
-// attributes of ext. The kernel looks at all connections of all network namespaces for that, which takes milliseconds
-// if its table is large. So it is asked once for both families, for which it has the older of its two requests.
+// attributes of ext. For that, the kernel walks the connections of all network namespaces, which takes milliseconds if
+// its table is large. The older of its two requests covers both address families at once.
 func (d *sockDiag) list(states uint32, port uint16, ext byte) ([][]byte, error) {
 	q := make([]byte, oldDiagSize)
 	q[0], q[oldDiagExt] = oldDiagFamilies, ext
@@ -155,8 +155,8 @@ const (
 	tcpCloseWait   = 8
 )
 
-// talk is the state of a socket of a pod.
-type talk struct {
+// socketState is the state of a socket of a pod.
+type socketState struct {
 	state       byte
 	port        uint16 // the pod's own
 	queued      uint32 // bytes that the program has not read; of a listening socket, connections that it has not accepted
@@ -166,24 +166,24 @@ type talk struct {
 	answeredAgo time.Duration
 }
 
-// owesAnswer reports whether the programs of the network namespace owe their peers something: to accept a connection,
-// to read what came within unread, or to answer what they read within recent.
+// owesAnswer reports whether a program of the network namespace has work to do for a peer: accept a connection, read
+// data that arrived within unread, or answer data that it read within recent.
 func (d *sockDiag) owesAnswer(recent, unread time.Duration) (bool, error) {
 	found, err := d.list(1<<tcpListen|1<<tcpEstablished|1<<tcpSynReceived|1<<tcpCloseWait, 0, 1<<(diagInfo-1))
 	if err != nil {
 		return false, err
 	}
-	var all []talk
+	var all []socketState
 	for _, m := range found {
-		if t, ok := talkOf(m); ok {
+		if t, ok := parseSocket(m); ok {
 			all = append(all, t)
 		}
 	}
 	return owed(all, recent, unread), nil
 }
 
-// talkOf parses an inet_diag_msg with its attributes.
-func talkOf(m []byte) (t talk, ok bool) {
+// parseSocket parses an inet_diag_msg with its attributes.
+func parseSocket(m []byte) (t socketState, ok bool) {
 	if len(m) < diagMsgSize {
 		return t, false
 	}
@@ -206,10 +206,10 @@ func talkOf(m []byte) (t talk, ok bool) {
 	return t, true
 }
 
-// owed reports whether listening programs owe something. Connections in which the pod is the client do not count:
-// there, the pod waits. Nor does what came longer ago than unread: a program that had not read it before it was frozen
-// may never do so.
-func owed(all []talk, recent, unread time.Duration) bool {
+// owed reports whether a listening program has work to do for a peer. Connections in which the pod is the client do not
+// count: there, the pod waits. Nor does data that arrived longer ago than unread: a program that had not read it before
+// it was frozen may never do so.
+func owed(all []socketState, recent, unread time.Duration) bool {
 	serves := map[uint16]bool{}
 	for _, t := range all {
 		if t.state == tcpListen {

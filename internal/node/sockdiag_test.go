@@ -136,28 +136,28 @@ func TestSockDiagCountsConnectionsByTheirPeer(t *testing.T) {
 
 func TestServersOweWhatTheyHaveNotAnswered(t *testing.T) {
 	const recent, unread = time.Second, time.Minute
-	listener := talk{state: tcpListen, port: 80}
+	listener := socketState{state: tcpListen, port: 80}
 	for name, c := range map[string]struct {
-		all  []talk
+		all  []socketState
 		want bool
 	}{
 		"nothing":                     {nil, false},
-		"a server":                    {[]talk{listener}, false},
-		"a connection not accepted":   {[]talk{{state: tcpListen, port: 80, queued: 1}}, true},
-		"a connection without a word": {[]talk{listener, {state: tcpEstablished, port: 80}}, false},
-		"what was not read":           {[]talk{listener, {state: tcpCloseWait, port: 80, queued: 7}}, true},
-		"what has long lain unread": {[]talk{listener,
+		"a server":                    {[]socketState{listener}, false},
+		"a connection not accepted":   {[]socketState{{state: tcpListen, port: 80, queued: 1}}, true},
+		"a connection without a word": {[]socketState{listener, {state: tcpEstablished, port: 80}}, false},
+		"what was not read":           {[]socketState{listener, {state: tcpCloseWait, port: 80, queued: 7}}, true},
+		"what has long lain unread": {[]socketState{listener,
 			{state: tcpEstablished, port: 80, queued: 7, receivedAgo: 2 * unread, segmentAgo: 2 * unread}}, false},
-		"an end not read": {[]talk{listener,
+		"an end not read": {[]socketState{listener,
 			{state: tcpCloseWait, port: 80, queued: 1, receivedAgo: 2 * unread, segmentAgo: 10}}, true},
-		"a handshake": {[]talk{listener, {state: tcpSynReceived, port: 80}}, true},
-		"a question": {[]talk{listener,
+		"a handshake": {[]socketState{listener, {state: tcpSynReceived, port: 80}}, true},
+		"a question": {[]socketState{listener,
 			{state: tcpEstablished, port: 80, received: 5, receivedAgo: 10, answeredAgo: 20}}, true},
-		"an answer": {[]talk{listener,
+		"an answer": {[]socketState{listener,
 			{state: tcpEstablished, port: 80, received: 5, receivedAgo: 20, answeredAgo: 10}}, false},
-		"a question long ago": {[]talk{listener,
+		"a question long ago": {[]socketState{listener,
 			{state: tcpEstablished, port: 80, received: 5, receivedAgo: 2 * recent, answeredAgo: 3 * recent}}, false},
-		"an answer to the pod": {[]talk{listener,
+		"an answer to the pod": {[]socketState{listener,
 			{state: tcpEstablished, port: 41000, received: 5, receivedAgo: 10, answeredAgo: 20}}, false},
 	} {
 		if got := owed(c.all, recent, unread); got != c.want {

@@ -46,15 +46,15 @@ func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip
 	})
 }
 
-// wakePending asks for wakes of all services with parked SYNs: the wake event went to an earlier daemon, or the WAKE to
-// an earlier controller.
+// wakePending asks to wake all services with parked SYNs: the wake event may have gone to an earlier daemon, or the
+// WAKE message to an earlier controller.
 func (d *daemon) wakePending() {
 	for _, a := range d.gate.Pending() {
 		d.wake(a, d.gate.SYNSeen(a))
 	}
 }
 
-// servicesExcept returns the addresses of the present services that are not in a table.
+// servicesExcept returns the addresses of known services that are missing in a table.
 func (d *daemon) servicesExcept(table []wire.Service) (others []netip.AddrPort) {
 	listed := make(map[netip.AddrPort]bool, len(table))
 	for _, s := range table {
@@ -94,7 +94,7 @@ func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
 		s.requests = &u.Requests
 	}
 	if !s.splits() {
-		s.lead = lead{}
+		s.router = revisionRouter{}
 	}
 	for _, f := range []*front{&s.front, &s.oldFront} {
 		if f.serving && f.only != s.splits() {
@@ -134,9 +134,9 @@ func (d *daemon) removeService(a netip.AddrPort, changed map[netip.Addr]bool) {
 	}
 }
 
-// endReplaced ends services that a step of the table displaces: those at removed addresses, unless they move, and
-// those whose address is given to another service. Their open connections get a RST, also those at addresses that
-// they have left. See setAnnounce for changed.
+// endReplaced ends the services that a step of the table displaces: services at removed addresses, unless they move,
+// and services whose address goes to another one. Their open connections get a RST, including those at former
+// addresses. See setAnnounce for changed.
 func (d *daemon) endReplaced(upserts []wire.Service, removals []netip.AddrPort, moves map[netip.AddrPort]*wire.Moved,
 	changed map[netip.Addr]bool) {
 	var gone, flows []netip.AddrPort
@@ -175,7 +175,7 @@ func (d *daemon) endReplaced(upserts []wire.Service, removals []netip.AddrPort, 
 	}
 }
 
-// move gives a service another address. Its connections at the former one go on for a time. See setAnnounce for
+// move gives a service another address. Connections at the former address go on for a while. See setAnnounce for
 // changed.
 func (d *daemon) move(m *wire.Moved, changed map[netip.Addr]bool) {
 	drain := time.Duration(m.DrainMillis) * time.Millisecond

@@ -23,16 +23,16 @@ func (d *daemon) thawEvent(e gate.Event) {
 	case e.Cause == gate.ThawDirect && q.visits != nil:
 		notify(q.visits.begin)
 	case d.resume(q):
-		d.tellLater(q)
+		d.reportThawLater(q)
 	default:
 		d.tasks.Go(func() { d.thaw(q, 0, "") })
 	}
 }
 
 // resume lets a frozen pod run again, and does nothing else: a client waits for the answer, and anything more would
-// take processor time from the pod. The record of the pod stays until thaw does the rest. It reports whether the pod
-// runs; false if it would have to wait for that.
-func (d *daemon) resume(q *still) bool {
+// take processor time from the pod. The pod's record stays until thaw does the rest. It reports whether the pod runs;
+// it does not wait, and returns false if it would have to.
+func (d *daemon) resume(q *frozenPod) bool {
 	if !q.mu.TryLock() {
 		return false
 	}
@@ -40,12 +40,12 @@ func (d *daemon) resume(q *still) bool {
 	if !q.frozen || d.cgroups.Thaw(q.cgroup) != nil {
 		return false
 	}
-	d.runs(q)
+	d.markRunning(q)
 	return true
 }
 
-// runs records that the processes of a pod run. q.mu is held.
-func (d *daemon) runs(q *still) {
+// markRunning records that the processes of a pod run. q.mu is held.
+func (d *daemon) markRunning(q *frozenPod) {
 	q.end()
 	q.frozen, q.running, q.since = false, true, monotime.Now()
 	d.restoreWeight(q)
@@ -54,9 +54,9 @@ func (d *daemon) runs(q *still) {
 	}
 }
 
-// weightOf returns the weight of a pod's CPU if it may be lowered while the pod is frozen: on a cluster, where the pod
-// gives its requests back.
-func (d *daemon) weightOf(q *still) uint64 {
+// weightOf returns a pod's CPU weight if it may be lowered while the pod is frozen, which happens in a cluster, where a
+// frozen pod gives back its requests; otherwise 0.
+func (d *daemon) weightOf(q *frozenPod) uint64 {
 	if q.visits == nil {
 		return 0
 	}
@@ -67,9 +67,9 @@ func (d *daemon) weightOf(q *still) uint64 {
 	return weight
 }
 
-// restoreWeight gives a thawed pod the weight that it had. Kubelet does that as well, once the controller has changed
-// the requests and the API server has told it, while a client waits for the answer. q.mu is held.
-func (d *daemon) restoreWeight(q *still) {
+// restoreWeight gives a thawed pod its former CPU weight back. Kubelet would do so too, but only after the controller
+// has changed the requests and the API server has told kubelet; a client waits meanwhile. q.mu is held.
+func (d *daemon) restoreWeight(q *frozenPod) {
 	if q.weight == 0 {
 		return
 	}
@@ -78,29 +78,29 @@ func (d *daemon) restoreWeight(q *still) {
 	}
 }
 
-// tellLater arranges the report of a pod's thaw.
-func (d *daemon) tellLater(q *still) {
-	now, u := time.Now(), &d.untold
+// reportThawLater schedules the report of a pod's thaw.
+func (d *daemon) reportThawLater(q *frozenPod) {
+	now, u := time.Now(), &d.thawReports
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.add(q, now)
 	if pause := u.due.Sub(now); u.timer == nil {
-		u.timer = time.AfterFunc(pause, d.tell)
+		u.timer = time.AfterFunc(pause, d.reportThaws)
 	} else {
 		u.timer.Reset(pause)
 	}
 }
 
-// tell reports the thaws if that is due, one after the other.
-func (d *daemon) tell() {
-	for _, q := range d.untold.take(time.Now()) {
+// reportThaws reports the thaws that are due, one after the other.
+func (d *daemon) reportThaws() {
+	for _, q := range d.thawReports.take(time.Now()) {
 		d.thaw(q, 0, "")
 	}
 }
 
-// thaw lets a pod run again, unless it runs already, and reports that. seq is the decision that caused it; 0 if
-// there was none.
-func (d *daemon) thaw(q *still, seq uint64, reason string) {
+// thaw lets a pod run again, unless it runs already, and reports it. seq is the controller's decision that caused it; 0
+// if there was none.
+func (d *daemon) thaw(q *frozenPod, seq uint64, reason string) {
 	q.end()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -110,9 +110,9 @@ func (d *daemon) thaw(q *still, seq uint64, reason string) {
 	}
 	if !q.running {
 		d.thawCgroup(q)
-		d.runs(q)
+		d.markRunning(q)
 	}
-	if !d.freezing.remove(q) { // another call was first, and did not know of this decision
+	if !d.freezing.remove(q) { // another call came first, and did not know of this decision
 		if seq > 0 {
 			d.reportFrozen(&wire.Frozen{Service: q.addr(), PodID: q.id, Seq: q.seq, At: q.since})
 		}
@@ -131,7 +131,7 @@ func (d *daemon) thaw(q *still, seq uint64, reason string) {
 }
 
 // thawCgroup lets the processes of a pod run, or returns once there are none. q.mu is held.
-func (d *daemon) thawCgroup(q *still) {
+func (d *daemon) thawCgroup(q *frozenPod) {
 	err := d.cgroups.Thaw(q.cgroup)
 	for pause := time.Duration(0); err != nil && !d.cgroups.Gone(q.cgroup); {
 		pause = backoff.Next(pause, thawAgain, longestThawPause)
@@ -156,7 +156,7 @@ func (d *daemon) thawAll() {
 	group.Wait()
 }
 
-// reportFrozen reports whether a pod is frozen.
+// reportFrozen tells the controller whether a pod is frozen.
 func (d *daemon) reportFrozen(m *wire.Frozen) {
 	if m.At == 0 {
 		m.At = monotime.Now()
@@ -164,43 +164,44 @@ func (d *daemon) reportFrozen(m *wire.Frozen) {
 	d.send(m)
 }
 
-// Pauses between thaws by packets and the reports of them, in which the pods have the processors for themselves.
+// Pauses between thaws caused by packets and their reports. They leave the processors to the pods: a pod whose memory
+// was reclaimed keeps one of two processors busy for about thawReportEach.
 const (
-	tellAfter = 50 * time.Millisecond // for one pod
-	tellEach  = 2 * time.Millisecond  // more for each other one: reclaimed ones need one of two processors for as long
-	tellMost  = 500 * time.Millisecond
+	thawReportAfter = 50 * time.Millisecond // for one pod
+	thawReportEach  = 2 * time.Millisecond  // more for each further pod
+	thawReportMost  = 500 * time.Millisecond
 )
 
-// tellAt returns when the thaws of a number of pods are to be reported, of which the first and the last one are given.
-func tellAt(first, last time.Time, pods int) time.Time {
-	at, most := last.Add(tellAfter+time.Duration(pods-1)*tellEach), first.Add(tellMost)
+// thawReportDue returns when to report the thaws of a number of pods, given the times of the first and the last one.
+func thawReportDue(first, last time.Time, pods int) time.Time {
+	at, most := last.Add(thawReportAfter+time.Duration(pods-1)*thawReportEach), first.Add(thawReportMost)
 	if at.After(most) {
 		return most
 	}
 	return at
 }
 
-// untold are pods that packets have thawed and that have not been reported.
-type untold struct {
+// thawReports holds the pods thawed by packets whose thaw has not been reported yet.
+type thawReports struct {
 	mu    sync.Mutex
-	pods  []*still // in the order of their thaw
+	pods  []*frozenPod // in the order of their thaw
 	first time.Time
 	due   time.Time
 	timer *time.Timer // nil before the first pod
 }
 
-// add adds a pod that was thawed now. u.mu is held.
-func (u *untold) add(q *still, now time.Time) {
+// add adds a pod that was just thawed. u.mu is held.
+func (u *thawReports) add(q *frozenPod, now time.Time) {
 	if len(u.pods) == 0 {
 		u.first = now
 	}
 	u.pods = append(u.pods, q)
-	u.due = tellAt(u.first, now, len(u.pods))
+	u.due = thawReportDue(u.first, now, len(u.pods))
 }
 
-// take removes and returns the pods if they are to be reported by now. If not, another one was thawed when the timer
-// had just expired, and has set it again.
-func (u *untold) take(now time.Time) (pods []*still) {
+// take removes and returns the pods if their report is due. It is not if another pod was thawed just as the timer
+// expired, and has set the timer again.
+func (u *thawReports) take(now time.Time) (pods []*frozenPod) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if now.Before(u.due) {
@@ -210,8 +211,8 @@ func (u *untold) take(now time.Time) (pods []*still) {
 	return pods
 }
 
-// end has the timer call nothing any more.
-func (u *untold) end() {
+// end stops the timer for good.
+func (u *thawReports) end() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.timer != nil {

@@ -83,16 +83,16 @@ func (d *daemon) readUsage(ctx context.Context, pods map[string][]wire.PodUsage)
 // meminfo is described in proc_meminfo(5).
 const meminfo = "/proc/meminfo"
 
-// A node is short of memory if less than a share of it is available. The limit is above that at which kubelet evicts
-// pods, by default 100 MiB.
+// A node is short of memory if less than a share of it is available. The limit is above kubelet's threshold for
+// evictions, by default 100 MiB.
 const (
 	lowShare = 20
-	lowLeast = 256 << 20 // bytes, unless that is too much of a small machine
-	lowMost  = 8         // the share of a small machine
+	lowLeast = 256 << 20 // bytes; a small machine has a lower limit, see lowMost
+	lowMost  = 8         // the limit is at most 1/lowMost of the machine's memory
 )
 
-// checkMemory tells the controller if this node is short of memory while pods are frozen here, some of which may be
-// stopped. It returns true if so: then it should be called again soon.
+// checkMemory tells the controller if this node is short of memory while pods are frozen here: it may stop some of
+// them. It returns true if so; then call it again soon.
 func (d *daemon) checkMemory() bool {
 	if d.freezing.number() == 0 {
 		return false

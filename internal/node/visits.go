@@ -20,23 +20,23 @@ const (
 	longestVisitPause = 200 * time.Millisecond
 	// visitMost is the longest visit. A pod that is needed for longer counts as running.
 	visitMost = 10 * time.Second
-	// unreadMost is how long ago, when a pod was frozen, a program may have been sent what it is still expected to read.
+	// unreadMost is the greatest age, at the freeze, of data that a program is still expected to read.
 	unreadMost = time.Second
 	// lookEvery is the pause between two checks for what causes no event: signals that wait for a frozen pod, such as
-	// from a kubelet that evicts it. The first one after each freeze is also for segments that were on their way to a
-	// socket meanwhile.
+	// from kubelet when it evicts the pod. The first check after each freeze also finds segments that were on their way
+	// to a socket meanwhile.
 	lookEvery = 5 * time.Second
-	// lookSpan is how long the CPU usage of a pod is measured before it is frozen.
+	// lookSpan is how long a pod's CPU usage is measured before it is frozen.
 	lookSpan = time.Second
 )
 
-// keptError says why a healthy pod that could be frozen keeps running.
+// keptError says why a healthy pod that could be frozen runs on.
 type keptError string
 
 func (e keptError) Error() string { return string(e) }
 
-// cannotFreeze says why a pod whose cgroup the controller does not know cannot be frozen; empty if it can. The mu of
-// its service is held.
+// cannotFreeze says why a pod whose cgroup the controller does not know cannot be frozen; empty if it can. Its
+// service's mu is held.
 func (d *daemon) cannotFreeze(p *pod) string {
 	switch {
 	case d.cfg.CgroupRoot == "":
@@ -49,7 +49,7 @@ func (d *daemon) cannotFreeze(p *pod) string {
 
 // enclose finds the cgroup of a pod of a cluster, checks that the pod can be frozen now, and begins to watch for
 // processes that enter it. stop ends the watch.
-func (d *daemon) enclose(q *still) (stop func(), err error) {
+func (d *daemon) enclose(q *frozenPod) (stop func(), err error) {
 	if q.cgroup == "" {
 		c, err := d.cri.Cgroup(q.ctx, q.visits.netns)
 		if err != nil {
@@ -70,8 +70,8 @@ func (d *daemon) enclose(q *still) (stop func(), err error) {
 	return d.watch(q)
 }
 
-// watch begins to watch for visitors that the gate does not see. stop ends that.
-func (d *daemon) watch(q *still) (stop func(), err error) {
+// watch begins to watch for visitors that the gate does not see. stop ends the watch.
+func (d *daemon) watch(q *frozenPod) (stop func(), err error) {
 	closeDoors, err := d.watchDoors(q)
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (d *daemon) watch(q *still) (stop func(), err error) {
 }
 
 // lookAt returns a keptError if a pod is at work.
-func (d *daemon) lookAt(q *still) error {
+func (d *daemon) lookAt(q *frozenPod) error {
 	if !q.visits.look {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (d *daemon) lookAt(q *still) error {
 }
 
 // watchDoors begins to watch for processes that enter a pod's cgroup, and checks those inside.
-func (d *daemon) watchDoors(q *still) (stop func(), err error) {
+func (d *daemon) watchDoors(q *frozenPod) (stop func(), err error) {
 	if d.doors == nil {
 		return nil, fmt.Errorf("processes that enter it cannot be watched: fs.inotify.max_user_instances may be too low")
 	}
@@ -125,7 +125,7 @@ func (d *daemon) watchDoors(q *still) (stop func(), err error) {
 		doors.Stop()
 		return nil, err
 	}
-	// The program has to read it, and what it does then may take any time: the pod runs.
+	// The program has to read it, and may then be busy for any time, so the pod runs.
 	if err := doors.WatchPipes(d.cri.StdinPipes(doors.Folders()), func() { notify(q.visits.typed) }); err != nil {
 		doors.Stop()
 		return nil, fmt.Errorf("watching its standard input: %w", err)
@@ -135,7 +135,7 @@ func (d *daemon) watchDoors(q *still) (stop func(), err error) {
 }
 
 // guard looks after a frozen pod of a cluster until its thaw is known. stop ends the watch of its cgroup.
-func (d *daemon) guard(q *still, stop func()) {
+func (d *daemon) guard(q *frozenPod, stop func()) {
 	defer stop()
 	diag, err := openSockDiag(q.visits.netns)
 	if err != nil {
@@ -172,19 +172,19 @@ func (d *daemon) guard(q *still, stop func()) {
 	}
 }
 
-// overlooked reports whether a pod was frozen although it owes an answer.
+// overlooked reports whether a pod was frozen although somebody waits for its answer.
 func (v *visits) overlooked(diag *sockDiag) bool {
 	owes, err := v.owes(diag)
 	return err == nil && owes
 }
 
-// owes reports whether a pod owes somebody an answer.
+// owes reports whether somebody waits for a pod's answer.
 func (v *visits) owes(diag *sockDiag) (bool, error) {
 	return diag.owesAnswer(visitMost, monotime.Now().Sub(v.since)+unreadMost)
 }
 
-// adoptVisits looks after a frozen pod of a cluster that an earlier daemon has frozen. A visit may have been under way.
-func (d *daemon) adoptVisits(q *still) {
+// adoptVisits looks after a pod of a cluster that an earlier daemon has frozen. A visit may have been under way.
+func (d *daemon) adoptVisits(q *frozenPod) {
 	c, err := d.gate.PodCounters(q.addr(), q.id)
 	var stop func()
 	if err == nil {
@@ -202,7 +202,7 @@ func (d *daemon) adoptVisits(q *still) {
 
 // visit thaws a pod for a visitor, and freezes it again once it has nothing to do. It returns false if the pod should
 // run.
-func (d *daemon) visit(q *still, diag *sockDiag) bool {
+func (d *daemon) visit(q *frozenPod, diag *sockDiag) bool {
 	q.mu.Lock()
 	err := q.ctx.Err()
 	if err == nil {
@@ -240,7 +240,7 @@ func (d *daemon) visit(q *still, diag *sockDiag) bool {
 
 // needed reports whether a visitor still needs a pod. It fails if the pod should run: it was used, or has other
 // containers.
-func (d *daemon) needed(q *still, diag *sockDiag) (bool, error) {
+func (d *daemon) needed(q *frozenPod, diag *sockDiag) (bool, error) {
 	if c, err := d.gate.PodCounters(q.addr(), q.id); err != nil || c.LastAsked > q.visits.last {
 		return false, errUsed
 	}
@@ -261,7 +261,7 @@ func (d *daemon) needed(q *still, diag *sockDiag) (bool, error) {
 const errUsed = keptError("it is used")
 
 // refreeze ends a visit. It returns false if another visitor has come. It fails if the pod should run.
-func (d *daemon) refreeze(q *still, diag *sockDiag) (bool, error) {
+func (d *daemon) refreeze(q *frozenPod, diag *sockDiag) (bool, error) {
 	addr := q.addr()
 	q.visits.local.drain()
 	if err := d.gate.SetFrozen(addr, q.id, false); err != nil { // so that the next packet is an event again

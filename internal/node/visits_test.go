@@ -86,8 +86,8 @@ func container(t *testing.T, pod, name string) (dirs []string) {
 	return dirs
 }
 
-// frozenPod makes pod 1 of a cluster, which serves, and freezes it. It returns the path of its cgroup.
-func frozenPod(t *testing.T) (w *world, cgroup string) {
+// worldWithFrozenPod makes pod 1 of a cluster, which serves, and freezes it. It returns the path of its cgroup.
+func worldWithFrozenPod(t *testing.T) (w *world, cgroup string) {
 	t.Helper()
 	runtime := critest.New(t)
 	runtime.Start()
@@ -134,7 +134,7 @@ func frozenPod(t *testing.T) (w *world, cgroup string) {
 
 // On a cluster, a frozen pod gives its requests back, which lowers the weight of its CPU.
 func TestThawedPodHasItsWeightAgain(t *testing.T) {
-	w, cgroup := frozenPod(t)
+	w, cgroup := worldWithFrozenPod(t)
 	f := freezer.New("")
 	former, err := f.Weight(cgroup)
 	if err != nil {
@@ -160,7 +160,7 @@ func TestThawedPodHasItsWeightAgain(t *testing.T) {
 
 // Connections that are made inside of the network namespace, as kubectl port-forward makes them, do not pass the gate.
 func TestFrozenPodAnswersConnectionsFromInsideItsNetwork(t *testing.T) {
-	w, cgroup := frozenPod(t)
+	w, cgroup := worldWithFrozenPod(t)
 	f := freezer.New("")
 	for _, at := range []string{"127.0.0.1:8080", "127.0.0.1:8081"} {
 		var c net.Conn

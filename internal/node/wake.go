@@ -31,7 +31,7 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	s.wakes++
 	seq := s.wakes
 	kept, split := s.crowd.until != 0, s.splits()
-	a = s.addr // it may have just changed
+	a = s.addr // it may just have changed
 	s.mu.Unlock()
 	if split {
 		d.tasks.Go(func() { d.awaitFront(s, a, seq) })
@@ -52,8 +52,8 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	d.tasks.Go(func() { d.reportParked(s, m) })
 }
 
-// awaitFront refuses the clients parked at a service without pods of its own, unless an Envoy accepts them soon. seq
-// is the number of the wake that they began.
+// awaitFront refuses the clients parked at a service without pods of its own, unless an Envoy accepts them within
+// frontPatience. seq is the number of the wake that they caused.
 func (d *daemon) awaitFront(s *service, a netip.AddrPort, seq uint64) {
 	select {
 	case <-d.ctx.Done():
@@ -73,20 +73,20 @@ func (d *daemon) awaitFront(s *service, a netip.AddrPort, seq uint64) {
 	}
 }
 
-// releaseParked releases what is parked at a service that is warm.
+// releaseParked releases the SYNs parked at a warm service.
 func (d *daemon) releaseParked(a netip.AddrPort) {
 	if n, err := d.gate.Release(a); err != nil {
 		d.log.Error("cannot release parked SYNs", "address", a, "released", n, "error", err)
 	}
 }
 
-// wakeAlerts are the kinds of the alerts of the budgets of wakes.
+// wakeAlerts maps wake budgets to their kinds of alert.
 var wakeAlerts = map[gate.WakeScope]wire.AlertKind{
 	gate.WakesNode: wire.AlertNodeWakes, gate.WakesService: wire.AlertServiceWakes,
 	gate.WakesSource: wire.AlertSourceWakes, gate.WakesProven: wire.AlertProvenWakes,
 }
 
-// overBudget reports that clients exceed a budget of wakes.
+// overBudget reports that clients exceed a wake budget.
 func (d *daemon) overBudget(e gate.Event) {
 	s := d.service(e.Service)
 	if s == nil {
@@ -109,7 +109,7 @@ func (d *daemon) overBudget(e gate.Event) {
 		"address", e.Service, "source", e.Source)
 }
 
-// denied reports that the rules of a service refused a client.
+// denied reports that a service's source rules refused a client.
 func (d *daemon) denied(e gate.Event) {
 	if s := d.service(e.Service); s != nil {
 		total := d.gate.ServiceCounters(e.Service).Denied
@@ -118,7 +118,7 @@ func (d *daemon) denied(e gate.Event) {
 }
 
 // reportParked sends the wake m again whenever more SYNs are parked, until none are left or another wake begins. The
-// gate has an event for the first parked SYN only, and a crowd may need several pods.
+// gate sends an event for the first parked SYN only, and a crowd may need several pods.
 func (d *daemon) reportParked(s *service, m wire.Wake) {
 	for pause := time.Duration(0); ; {
 		pause = backoff.Next(pause, firstParkedPause, longestParkedPause)
@@ -231,14 +231,14 @@ const crowdWait = 250 * time.Millisecond
 // crowd divides the SYNs parked at a service among the pods that its wake started. Time is a parameter.
 type crowd struct {
 	pods  int           // number of pods that share the SYNs; below 2, the first to serve gets all of them
-	until monotime.Time // until when SYNs are kept for other pods; zero if none are kept
+	until monotime.Time // SYNs are kept for other pods until then; zero if none are kept
 	given uint32        // SYNs given to pods as their shares so far
 	first uint64        // ID of the pod that served first
 }
 
-// share returns the number of parked SYNs that a pod gets as it begins to serve, and whether the SYNs left after that
-// are released to all serving pods at once. serving is the number of serving pods, including this one. SYNs are kept
-// until now+wait at the longest.
+// share returns the number of parked SYNs that a pod gets as it begins to serve, and whether the remaining SYNs are
+// released to all serving pods at once. serving is the number of serving pods, including this one. SYNs are kept until
+// now+wait at the latest.
 func (c *crowd) share(
 	pod uint64, parked uint32, serving int, now monotime.Time, wait time.Duration,
 ) (n uint32, rest bool) {
@@ -248,8 +248,8 @@ func (c *crowd) share(
 		c.until = 0
 		return 0, true
 	}
-	// Some may have been sent on otherwise, and the number of pods may have changed: what is left is divided among
-	// those that have no share yet.
+	// Some SYNs may have left in another way, and the number of pods may have changed: the rest is divided among the
+	// pods without a share.
 	left := max(c.pods-serving, 0) + 1
 	n = min(part(c.given+parked, c.pods), part(parked, left))
 	c.given += n
@@ -263,7 +263,7 @@ func (c *crowd) share(
 	return n, false
 }
 
-// part returns an n-th of a number of SYNs, rounded up.
+// part returns one n-th of a number of SYNs, rounded up.
 func part(syns uint32, n int) uint32 { return uint32((uint64(syns) + uint64(n) - 1) / uint64(n)) }
 
 // over reports whether kept SYNs should be released now: because all pods serve, or because the time is up.
