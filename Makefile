@@ -198,9 +198,10 @@ lint: ## license headers; large files; files in circles; golangci-lint: gofmt, g
 	hack/tool.sh golangci-lint run --allow-parallel-runners ./... ./lab/...
 
 .PHONY: generate
-generate: ui ## compile the gate (clang-19), and generate its Go side, the CRD, the chart's copies and the manifests
+generate: ui ## compile the gate (clang-19), and generate its Go side, the CRD, the chart's copies, the manifests and the wire's messages
 	$(GO) generate ./internal/gate ./internal/runtime/containerd/podinit ./api/...
 	@hack/chart-generate.sh
+	@$(GO) generate ./hack/protocol
 
 .PHONY: ui
 ui: ## build the dashboard of ui/ into internal/show/dashboard/assets (Node.js, npm)

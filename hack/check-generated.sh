@@ -9,7 +9,7 @@ copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z --cached --others --exclude-standard |
     tar --null --files-from - --ignore-failed-read -cf - 2>/dev/null | tar -xf - -C "$copy"
-(cd "$copy" && "$go" generate ./internal/gate ./internal/runtime/containerd/podinit ./api/...)
+(cd "$copy" && "$go" generate ./internal/gate ./internal/runtime/containerd/podinit ./api/... ./hack/protocol)
 
 # Another release of the compiler may give another object for the same source. The Go side must be equal even then.
 skip=()
@@ -27,7 +27,7 @@ if cmp -s $part/init.clang "$copy/$part/init.clang" && ! diff -rq $part "$copy/$
     echo "$part is stale: run 'make generate' and commit." >&2
     exit 1
 fi
-for part in api/v1alpha1 deploy/crd; do
+for part in api/v1alpha1 deploy/crd docs/protocol; do
     if ! diff -rq "$part" "$copy/$part"; then
         echo "$part is stale: run 'make generate' and commit." >&2
         exit 1

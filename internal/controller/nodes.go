@@ -19,7 +19,7 @@ const (
 	nodesPause = 500 * time.Millisecond
 	// regatherPause is how long the controller waits for other daemons when the first one is back after all were
 	// lost. Then probably the controller was not reachable, rather than all nodes dead; the first one back must not
-	// get all VIPs. It is longer than a daemon's pause between two HELLOs (docs/protocol.md).
+	// get all VIPs. It is longer than a daemon's pause between two HELLOs (docs/protocol).
 	regatherPause = 1500 * time.Millisecond
 	// stayFor is how long a node is kept whose daemon has announced that it restarts.
 	stayFor = 30 * time.Second

@@ -236,7 +236,7 @@ func TestOnlyTheVIPsOfALeavingNodeMove(t *testing.T) {
 	}
 }
 
-// Nodes of different versions must agree on the owner; docs/protocol.md has these examples.
+// Nodes of different versions must agree on the owner; docs/protocol/nodes.md has these examples.
 func TestOwnerIsAsTheProtocolSpecifies(t *testing.T) {
 	nodes := nodesOf(3)
 	for vip, want := range map[string]string{

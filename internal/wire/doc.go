@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package wire implements the protocol between the daemons of the nodes (Client) and the controller (Server): sealed
-// datagrams over UDP, reliable ordered messages, and a synchronised table of services. docs/protocol.md specifies it.
+// datagrams over UDP, reliable ordered messages, and a synchronised table of services. docs/protocol specifies it.
 // It imports internal/base and internal/decide/sources only.
 //
 // The layers, each in files of its own, from the bottom up: message encodings (message*.go, encode*.go), sealing

@@ -4,7 +4,8 @@ package wire
 
 import "fmt"
 
-// Type identifies a message; it is the first byte of the message's encoding. docs/protocol.md specifies the encodings.
+// Type identifies a message; it is the first byte of the message's encoding. docs/protocol/messages.md has all
+// encodings.
 type Type uint8
 
 // The message types, with the direction in which each is sent.
@@ -57,7 +58,7 @@ const (
 	TypeRepositories Type = 43 // controller → daemon: the repositories of images that its node may need
 )
 
-// String returns the type's name as docs/protocol.md spells it.
+// String returns the type's name as docs/protocol spells it.
 func (t Type) String() string {
 	names := map[Type]string{
 		TypeSync: "SYNC", TypeWake: "WAKE", TypeRefuse: "REFUSE", TypeBackends: "BACKENDS",

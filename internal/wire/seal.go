@@ -24,7 +24,7 @@ type Key [KeySize]byte
 // nothing about the master key k or the keys of other nodes.
 func (k Key) ForNode(node string) Key { return k.Derive("node " + node) }
 
-// Layout of a datagram, sizes in bytes. docs/protocol.md has the tables.
+// Layout of a datagram, sizes in bytes. docs/protocol/handshake.md has the tables.
 const (
 	protocolVersion = 3 // the only one that is accepted
 	maxDatagram     = 1200

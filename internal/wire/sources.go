@@ -20,7 +20,10 @@ const (
 
 // Sources are the rules for the sources of a service, in their encoding, so that services can be compared. The zero
 // value has no rules, which refuses every source.
-type Sources struct{ encoded string }
+type Sources struct {
+	// Rules of 5 bytes: the length of the prefix, plus 128 if it is allowed, and 4 bytes of IPv4 network address.
+	encoded string
+}
 
 // NewSources returns rules for sources, which have distinct IPv4 prefixes. Order matters for comparisons only.
 func NewSources(rules []sources.Rule) Sources {

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write testdata/vectors.json")
 
 const vectorsFile = "testdata/vectors.json"
 
-// vectors is the content of the file for other implementations; see docs/protocol.md. Byte strings are hexadecimal.
+// vectors is the content of the file for other implementations; see docs/protocol. Byte strings are hexadecimal.
 type vectors struct {
 	Comment      string `json:"comment"`
 	Key          string `json:"key"`
@@ -92,7 +92,7 @@ func makeVectors(t testing.TB) vectors {
 	seals := newSessionSeals(nodeKey, client, server)
 	hexKey := func(k Key) string { return hex.EncodeToString(k[:]) }
 	v := vectors{
-		Comment: "Test vectors of docs/protocol.md, version 3. Byte strings are hex. " +
+		Comment: "Test vectors of docs/protocol, version 3. Byte strings are hex. " +
 			"Written by `go test ./internal/wire -run Vectors -update`.",
 		Key: hexKey(key), Node: node, NodeKey: hexKey(nodeKey),
 		HelloKey:     hexKey(keyFor(nodeKey, nil, useHello)),
