@@ -242,7 +242,8 @@ func TestThawsAreMadeKnownTogetherAfterTheLast(t *testing.T) {
 		after time.Duration
 		ids   []uint64
 	}{
-		{thawReportAfter, nil}, {2*thawReportAfter + thawReportEach - 2, nil}, {2*thawReportAfter + thawReportEach - 1, []uint64{1, 2}}, {time.Hour, nil},
+		{thawReportAfter, nil}, {2*thawReportAfter + thawReportEach - 2, nil},
+		{2*thawReportAfter + thawReportEach - 1, []uint64{1, 2}}, {time.Hour, nil},
 	} {
 		var ids []uint64
 		for _, q := range u.take(begin.Add(look.after)) {
@@ -260,8 +261,11 @@ func TestThawsAreMadeKnownAlthoughMoreAndMoreFollow(t *testing.T) {
 		last time.Duration
 		pods int
 		want time.Duration
-	}{{0, 1, thawReportAfter}, {5 * time.Millisecond, 100, 253 * time.Millisecond}, {499 * time.Millisecond, 100, thawReportMost},
-		{0, 1000, thawReportMost}} {
+	}{
+		{0, 1, thawReportAfter}, {5 * time.Millisecond, 100, 253 * time.Millisecond},
+		{499 * time.Millisecond, 100, thawReportMost},
+		{0, 1000, thawReportMost},
+	} {
 		if got := thawReportDue(begin, begin.Add(c.last), c.pods).Sub(begin); got != c.want {
 			t.Errorf("%d pods in %v: after %v, want %v", c.pods, c.last, got, c.want)
 		}

@@ -116,8 +116,8 @@ func (d *daemon) knowsPods(all []*service) bool {
 	return true
 }
 
-// routeRevisions decides where the requests of a service with traffic go, and reports whether they go anywhere. revisions has
-// the services that exist. s.mu is held.
+// routeRevisions decides where the requests of a service with traffic go, and reports whether they go anywhere.
+// revisions has the services that exist. s.mu is held.
 func (d *daemon) routeRevisions(s *service, revisions map[string]bool) bool {
 	var again time.Duration
 	s.traffic, again = s.router.route(s.requests.Traffic, revisions, monotime.Now())
