@@ -19,10 +19,11 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
@@ -496,5 +497,72 @@ func TestInvalidConfigIsRefused(t *testing.T) {
 	}
 	if left := inventory(t, good); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
+	}
+}
+
+// Some calls of containerd's client return gRPC errors, others have converted them already.
+func TestErrorsOfContainerdKeepTheirClass(t *testing.T) {
+	notFound := status.Error(codes.NotFound, "container x: not found")
+	for _, err := range []error{notFound, errgrpc.ToNative(notFound),
+		fmt.Errorf("remove: %w", errgrpc.ToNative(notFound))} {
+		if got := native(err); !errdefs.IsNotFound(got) {
+			t.Errorf("native(%v) is %v, want not found", err, got)
+		}
+		if got := absent(err); got != nil {
+			t.Errorf("absent(%v) is %v, want nil", err, got)
+		}
+	}
+	away := status.Error(codes.Unavailable, "connection refused")
+	for _, err := range []error{away, errgrpc.ToNative(away)} {
+		if got := native(err); !errors.Is(got, runtime.ErrUnavailable) {
+			t.Errorf("native(%v) is %v, want ErrUnavailable", err, got)
+		}
+	}
+	if native(nil) != nil || absent(nil) != nil {
+		t.Error("nil became an error")
+	}
+}
+
+// A containerd that is killed between making the folder of a snapshot and recording it leaves a folder that is in the
+// way of the next snapshot.
+func TestFoldersThatAKilledContainerdLeavesAreNotInTheWay(t *testing.T) {
+	cfg := unready(t)
+	r := startWithProbe(t, cfg)
+	folders := filepath.Join(snapshotterRoot(cfg.StateDir, DefaultSnapshotter), "snapshots")
+	entries, err := os.ReadDir(folders)
+	if err != nil || len(entries) == 0 {
+		t.Fatal(entries, err)
+	}
+	last := 0
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil {
+			last = max(last, n)
+		}
+	}
+	// Numbers are not used again, so the next one may be some above that of the last folder.
+	for n := range 8 {
+		if err := os.MkdirAll(filepath.Join(folders, fmt.Sprint(last+1+n), "fs"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = r.Start(t.Context(), runtimetest.Service("blocked"), runtime.StartHooks{})
+	if err == nil || !strings.Contains(err.Error(), "file exists") {
+		t.Fatalf("the folders are not in the way: %v", err)
+	}
+	pid := r.own.PID()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	answers(t, r, pid)
+	if _, err := r.Start(t.Context(), runtimetest.Service("blocked"), runtime.StartHooks{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(folders, fmt.Sprint(last+8))); !os.IsNotExist(err) {
+		t.Errorf("a folder is left: %v", err)
+	}
+	for _, e := range entries {
+		if _, err := os.Stat(filepath.Join(folders, e.Name())); err != nil {
+			t.Errorf("a recorded snapshot is gone: %v", err)
+		}
 	}
 }

@@ -3,14 +3,101 @@
 package containerd
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
-
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/base/atomicfile"
 	"wangell.loutres.me/internal/images/imageref"
 	"wangell.loutres.me/internal/images/lazy/trace"
 )
+
+const (
+	// optimiseAgain is the least pause after a failure, for the same image.
+	optimiseAgain = time.Hour
+	// optimisedFile is the file in the state folder with the results.
+	optimisedFile = "optimised.json"
+)
+
+// optimiser rewrites images, one at a time, and remembers the results.
+type optimiser struct {
+	run   func(context.Context, Optimisation) (digest.Digest, error)
+	file  string
+	turn  sync.Mutex // held while an image is rewritten
+	after time.Duration
+
+	mu     sync.Mutex
+	done   map[string]optimised // by the full name of the image
+	paused map[string]time.Time // images that failed, and when they may be tried again
+}
+
+// optimised is the result for an image.
+type optimised struct {
+	// Source is the digest of the image, and Name the result by its own digest.
+	Source digest.Digest `json:"source"`
+	Name   string        `json:"name"`
+}
+
+// newOptimiser returns an optimiser with the results of earlier processes.
+func newOptimiser(cfg Config) (*optimiser, error) {
+	o := &optimiser{
+		run: cfg.Optimise, file: filepath.Join(cfg.StateDir, optimisedFile), after: trace.Longest + time.Minute,
+		done: map[string]optimised{}, paused: map[string]time.Time{},
+	}
+	text, err := os.ReadFile(o.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &o.done)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("images that were optimised: %s: %w: remove the file", o.file, err)
+	}
+	return o, nil
+}
+
+// of returns the result for an image.
+func (o *optimiser) of(name string) (optimised, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	got, ok := o.done[name]
+	return got, ok
+}
+
+// due reports whether an image should be rewritten now.
+func (o *optimiser) due(name string, source digest.Digest, now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.done[name].Source != source && !now.Before(o.paused[name])
+}
+
+// note records a result.
+func (o *optimiser) note(name string, result optimised) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.done[name] = result
+	text, err := json.MarshalIndent(o.done, "", "  ")
+	if err == nil {
+		err = atomicfile.Write(o.file, text)
+	}
+	return err
+}
+
+// pause records a failure.
+func (o *optimiser) pause(name string, until time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.paused[name] = until
+}
 
 // optimiseLater rewrites the image of a pod once the pod's first reads are recorded: when the pod has ended, or when
 // recording is over. It returns when that is done, or the Runtime is closed.

@@ -9,10 +9,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
-
+	"golang.org/x/sys/unix"
 	"wangell.loutres.me/api/v1alpha1"
 )
 
@@ -94,4 +96,20 @@ func (r *Runtime) removePodDir(ctx context.Context, id string) error {
 		return err
 	}
 	return errors.Join(os.RemoveAll(filepath.Join(r.cfg.emptyDirs(), id)), os.RemoveAll(dir))
+}
+
+// UnmountBelow unmounts everything at and below dir, innermost first, so that removing dir removes no files of another
+// file system.
+func UnmountBelow(dir string) error {
+	list, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return fmt.Errorf("read mounts: %w", err)
+	}
+	var errs []error
+	for _, m := range slices.Backward(list) {
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", m.Mountpoint, err))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -23,9 +23,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
+	"wangell.loutres.me/internal/base/backoff"
 	"wangell.loutres.me/internal/base/silence"
 	"wangell.loutres.me/internal/images/registryhosts"
+	"wangell.loutres.me/internal/runtime"
 )
 
 // dropTimeout bounds the removal of a failed pull's remains.
@@ -277,3 +278,57 @@ type wish struct {
 }
 
 func (w wish) String() string { return fmt.Sprintf("%s %s lazy=%t", w.name, w.snapshotter, w.lazy) }
+
+// imageError describes a problem with the image of a service. It wraps runtime.ErrImage without its text.
+type imageError struct {
+	text  string
+	cause error
+}
+
+func (e *imageError) Error() string { return e.text }
+
+func (e *imageError) Unwrap() []error { return []error{runtime.ErrImage, e.cause} }
+
+// imageFailure explains an error of pulling, loading or unpacking an image.
+func imageFailure(err error, doing string) error {
+	err = native(err)
+	switch {
+	case errors.Is(err, runtime.ErrUnavailable):
+		return err
+	case diskFull(err):
+		return &imageError{doing +
+			": no space left on device where containerd keeps images: free some space or use another folder", err}
+	}
+	return &imageError{doing + ": " + err.Error(), err}
+}
+
+const (
+	// patientTries is how often a request is repeated after responses with Retry-After, and longestRetryAfter the
+	// longest such time: a registry that asks for hours is reported instead.
+	patientTries      = 5
+	longestRetryAfter = time.Minute
+)
+
+// patient is a transport that repeats requests after the time that the registry asks for (429 or 503 with
+// Retry-After). containerd's resolver repeats them at once, which also counts against a registry's limit of pulls.
+type patient struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (p patient) RoundTrip(req *http.Request) (*http.Response, error) {
+	for try := 1; ; try++ {
+		resp, err := p.next.RoundTrip(req)
+		if err != nil || try == patientTries || req.Body != nil && req.Body != http.NoBody {
+			return resp, err
+		}
+		wait, asked := backoff.RetryAfter(resp, time.Now())
+		if !asked || wait > longestRetryAfter {
+			return resp, nil
+		}
+		_ = resp.Body.Close()
+		select {
+		case <-time.After(wait):
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
+	}
+}

@@ -4,17 +4,22 @@ package containerd
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/client"
-
 	"wangell.loutres.me/internal/machine/volume"
 	"wangell.loutres.me/internal/node/freezer"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/containerd/podinit"
 	"wangell.loutres.me/internal/runtime/podnet"
 )
 
@@ -101,3 +106,221 @@ func (r *Runtime) RemoveVolume(ctx context.Context, id volume.ID) error {
 
 // Address returns the socket of the containerd in use.
 func (r *Runtime) Address() string { return r.address }
+
+// pod is the state of one pod. Its fields are guarded by Runtime.mu, except stop.
+type pod struct {
+	runtime.Pod
+	net podnet.Network
+	// image is the image that it runs; zero if an earlier process started it.
+	image imageInfo
+	// snapshotter has its layer. If that is lazySnapshotter, lost says why its files are gone.
+	snapshotter string
+	lost        string
+	// exited is set once its process has exited and the Exit was delivered.
+	exited bool
+	// logBegin is the size of the service's log file when the pod was started.
+	logBegin int64
+	// cgroup is the path of the main container's cgroup.
+	cgroup string
+	// stop serializes the calls of Stop for the pod.
+	stop sync.Mutex
+}
+
+// New connects to containerd, starting an own one if Config asks for it, adopts the running pods of this instance,
+// removes other remains of an earlier process, and begins to keep networks ready. The calling thread must be in the
+// network namespace for the pods' devices, as the main thread is. The error wraps runtime.ErrUnavailable if
+// containerd does not answer. After an error, including the end of ctx, no own containerd is left that was not there
+// before.
+func New(ctx context.Context, cfg Config) (*Runtime, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	for dir, mode := range map[string]os.FileMode{cfg.logDir(): 0o750, cfg.podsDir(): 0o711} {
+		if err := os.MkdirAll(dir, mode); err != nil {
+			return nil, fmt.Errorf("make folder: %w", err)
+		}
+	}
+	for program, file := range map[podinit.Program]string{podinit.Init: cfg.initFile(), podinit.Wait: cfg.waitFile()} {
+		if err := program.Install(file); err != nil {
+			return nil, fmt.Errorf("write the first process of pods: %w", err)
+		}
+	}
+	r := &Runtime{
+		cfg: cfg, exits: make(chan runtime.Exit, 1024), ending: make(chan runtime.Ending, 1024),
+		pods: map[string]*pod{}, garbage: map[string]bool{},
+		members:   map[string][]*member{},
+		ownCgroup: ownCgroupProcs(), volumes: volume.NewStore(cfg.StateDir, cfg.podsDir()),
+		freezer: freezer.New(cgroupRoot),
+	}
+	address, err := r.chooseContainerd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.open(ctx, address); err != nil {
+		return nil, errors.Join(err, r.letGo((*Own).Return))
+	}
+	return r, nil
+}
+
+// chooseContainerd returns the socket to use.
+func (r *Runtime) chooseContainerd(ctx context.Context) (string, error) {
+	address := r.cfg.Containerd
+	if address == Auto {
+		address = SystemSocket
+		if _, err := Dial(ctx, address); err != nil {
+			address = Owned
+		}
+	}
+	if address != Owned {
+		_, err := Dial(ctx, address)
+		return address, err
+	}
+	own, err := StartOwn(ctx, OwnConfig{StateDir: r.cfg.StateDir, RunDir: r.cfg.RunDir, Log: r.cfg.Log,
+		InsecureRegistries: r.cfg.InsecureRegistries})
+	if err != nil {
+		return "", err
+	}
+	r.own = own
+	return own.Address(), nil
+}
+
+func (r *Runtime) open(ctx context.Context, address string) (err error) {
+	r.address = address
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	if r.client, err = connect(address, r.cfg.Namespace); err != nil {
+		return err
+	}
+	networks := podnet.Config{
+		Dir: r.cfg.netnsDir(), Addresses: r.cfg.PodAddresses, DevicePrefix: r.cfg.DevicePrefix(),
+		Ready: r.cfg.ReadyNetworks, MTU: r.cfg.MTU, Forward: r.cfg.Forward, Log: r.cfg.Log,
+	}
+	if names := r.cfg.Names; names != nil {
+		networks.Attach, networks.Detach = names.Attach, names.Detach
+	}
+	if r.nets, err = podnet.NewPool(networks); err != nil {
+		return err
+	}
+	r.lazy = &lazyPlugin{client: r.client, log: r.cfg.Log}
+	if r.own != nil {
+		r.lazy.own = &r.own.lazy
+	}
+	optimiser, err := newOptimiser(r.cfg)
+	if err != nil {
+		return err
+	}
+	if err := r.findSnapshotters(ctx); err != nil {
+		return err
+	}
+	r.images = newImageCache(r.ctx, r.client, r.lazy, optimiser, r.snapshotters, r.cfg)
+	r.ready.init(r.cfg.ReadyContainers)
+	r.prepared.init()
+	r.keeper.init()
+	r.findLazy(ctx)
+	if err := r.adopt(ctx); err != nil {
+		return err
+	}
+	if err := r.nets.Clean(); err != nil {
+		return fmt.Errorf("remove pod networks of an earlier process: %w", err)
+	}
+	if err := r.volumes.Sweep(); err != nil {
+		r.cfg.Log.Warn("volumes that no pod uses cannot be unmounted", "error", err)
+	}
+	r.lazy.onUse(func() { r.tasks.Go(r.watchLazy); r.tasks.Go(r.watchFailures) })
+	r.tasks.Go(r.keep)
+	r.tasks.Go(r.watchImages)
+	r.tasks.Go(r.rotateLogs)
+	return nil
+}
+
+// Close disconnects from containerd, own or not, and removes ready networks and containers. Pods keep running.
+func (r *Runtime) Close() error {
+	r.stopTasks()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var errs []error
+	errs = append(errs, r.removePrepared(ctx, func(*preparedPod) bool { return true }))
+	for _, c := range r.dropReady(func(*container) bool { return true }) {
+		errs = append(errs, r.removePod(ctx, c.id, ""))
+	}
+	return errors.Join(append(errs, r.letGo(release))...)
+}
+
+func release(o *Own) error {
+	o.Release()
+	return nil
+}
+
+// stopTasks ends the background goroutines and waits for them.
+func (r *Runtime) stopTasks() {
+	if r.cancel != nil {
+		r.cancel()
+	}
+	r.tasks.Wait()
+}
+
+// letGo closes the resources of this process, and applies the function to an own containerd.
+func (r *Runtime) letGo(own func(*Own) error) error {
+	r.stopTasks()
+	var errs []error
+	if r.nets != nil {
+		errs = append(errs, r.nets.Close())
+	}
+	if r.client != nil {
+		errs = append(errs, r.client.Close())
+	}
+	if r.own != nil {
+		errs = append(errs, own(r.own))
+	}
+	return errors.Join(errs...)
+}
+
+// Destroy kills every pod of this instance, removes containers, snapshots, networks, cgroups and folders, and stops an
+// own containerd. Images, logs and persistent volumes stay in StateDir. No method may be called afterwards.
+func (r *Runtime) Destroy(ctx context.Context) error {
+	r.stopTasks()
+	err := retry(ctx, func() error { return r.removePods(ctx) })
+	if err == nil {
+		err = errors.Join(r.nets.Close(), r.nets.Clean(), r.volumes.Sweep())
+	}
+	if err != nil {
+		return fmt.Errorf("remove pods: %w", errors.Join(err, r.letGo(release)))
+	}
+	errs := []error{removeCgroup(r.cfg.cgroup()), os.RemoveAll(r.cfg.initFile()), os.RemoveAll(r.cfg.waitFile()),
+		r.client.Close()}
+	if r.own != nil {
+		// A containerd that was killed during a start may have left a shim of which there is no other trace.
+		errs = append(errs, r.killHelpers(""), r.own.Stop())
+	}
+	for _, dir := range []string{r.cfg.podsDir(), r.cfg.netnsDir(), r.cfg.runcRoot(), r.cfg.emptyDirs()} {
+		errs = append(errs, UnmountBelow(dir), os.RemoveAll(dir))
+	}
+	_ = os.Remove(filepath.Dir(r.cfg.emptyDirs())) // unless another instance has some there
+	return errors.Join(errs...)
+}
+
+// removePods kills and removes all pods of this instance.
+func (r *Runtime) removePods(ctx context.Context) error {
+	found, err := r.instanceContainers(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for id := range found {
+		errs = append(errs, r.purge(ctx, id))
+	}
+	return errors.Join(errs...)
+}
+
+// TakeNetwork returns a network like that of a pod, for a program beside the pods. ReleaseNetwork or Destroy removes
+// it.
+func (r *Runtime) TakeNetwork() (podnet.Network, error) {
+	n, err := r.nets.Take()
+	if err == nil {
+		r.keeper.kick() // the keeper makes another one ready
+	}
+	return n, err
+}
+
+// ReleaseNetwork removes a network of TakeNetwork by its name.
+func (r *Runtime) ReleaseNetwork(name string) error { return r.nets.Release(name) }
