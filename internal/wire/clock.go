@@ -71,37 +71,3 @@ func shiftTime(t *monotime.Time, d time.Duration) {
 
 // timed is implemented by messages that contain times.
 type timed interface{ shift(d time.Duration) }
-
-func (m *Wake) shift(d time.Duration) {
-	shiftTime(&m.SYNSeen, d)
-	shiftTime(&m.Noticed, d)
-}
-
-func (m *Listening) shift(d time.Duration) { shiftTime(&m.At, d) }
-
-func (m *Deaf) shift(d time.Duration) { shiftTime(&m.At, d) }
-
-func (m *Unready) shift(d time.Duration) { shiftTime(&m.At, d) }
-
-func (m *Trace) shift(d time.Duration) {
-	shiftTime(&m.Released, d)
-	shiftTime(&m.FirstSYNACK, d)
-	shiftTime(&m.FirstByte, d)
-}
-
-func (m *Stats) shift(d time.Duration) {
-	for i := range m.Pods {
-		shiftTime(&m.Pods[i].LastPacket, d)
-	}
-}
-
-func (m *Usage) shift(d time.Duration) {
-	for i := range m.Pods {
-		shiftTime(&m.Pods[i].At, d)
-	}
-}
-
-func (m *Answers) shift(d time.Duration)   { shiftTime(&m.At, d) }
-func (m *Idle) shift(d time.Duration)      { shiftTime(&m.LastPacket, d) }
-func (m *Quiet) shift(d time.Duration)     { shiftTime(&m.LastPacket, d) }
-func (m *PodReport) shift(d time.Duration) { shiftTime(&m.At, d) }

@@ -11,6 +11,18 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 )
 
+// Flags of Freeze.
+const (
+	freezeReclaim    = 1
+	freezeUnlessBusy = 2
+)
+
+// maxCgroup bounds the path of a cgroup, in bytes.
+const maxCgroup = 255
+
+// frozenPodFixed is the size of a FrozenPod without its path, in bytes.
+const frozenPodFixed = 8 + 8 + 1
+
 // Freeze lists the pods of a service to freeze. All others run, and are thawed if necessary. A daemon thaws a pod by
 // itself as soon as a packet needs an answer from it, and freezes it again only for a Freeze with a higher Seq.
 type Freeze struct {
@@ -24,49 +36,8 @@ type Freeze struct {
 	Pods       []FrozenPod // on the daemon's node, at most 64
 }
 
-// FrozenPod is a pod to freeze.
-type FrozenPod struct {
-	PodID uint64
-	// LastPacket is the time of the pod's last packet at the decision. A pod that has had a packet since is not
-	// frozen.
-	LastPacket monotime.Time
-	// Cgroup is the path of the pod's cgroup below the root of the hierarchies, at most 255 bytes. It is empty in a
-	// cluster, where the daemon asks the container runtime.
-	Cgroup string
-}
-
-// Frozen reports that a pod was frozen, was thawed, or was not frozen. It is sent again when the memory of a frozen pod
-// has been given back, and whenever a Freeze is repeated.
-type Frozen struct {
-	Service netip.AddrPort
-	PodID   uint64
-	Seq     uint64 // of the Freeze that it answers
-	Frozen  bool
-	// At is when that happened.
-	At monotime.Time
-	// Resident and Swapped are the bytes of the pod's memory in RAM and in swap; 0 if not measured.
-	Resident, Swapped uint64
-	// Reason says why the pod runs, or why a frozen one keeps its memory; at most 200 bytes, for users.
-	Reason string
-}
-
-// Flags of Freeze.
-const (
-	freezeReclaim    = 1
-	freezeUnlessBusy = 2
-)
-
-// maxCgroup bounds the path of a cgroup, in bytes.
-const maxCgroup = 255
-
-// frozenPodFixed is the size of a FrozenPod without its path, in bytes.
-const frozenPodFixed = 8 + 8 + 1
-
 // Type returns TypeFreeze.
 func (*Freeze) Type() Type { return TypeFreeze }
-
-// Type returns TypeFrozen.
-func (*Frozen) Type() Type { return TypeFrozen }
 
 func (m *Freeze) check() error {
 	if err := checkService(m.Service); err != nil {
@@ -109,6 +80,41 @@ func (m *Freeze) decode(d *decoder) {
 	})
 }
 
+func (m *Freeze) shift(d time.Duration) {
+	for i := range m.Pods {
+		shiftTime(&m.Pods[i].LastPacket, d)
+	}
+}
+
+// FrozenPod is a pod to freeze.
+type FrozenPod struct {
+	PodID uint64
+	// LastPacket is the time of the pod's last packet at the decision. A pod that has had a packet since is not
+	// frozen.
+	LastPacket monotime.Time
+	// Cgroup is the path of the pod's cgroup below the root of the hierarchies, at most 255 bytes. It is empty in a
+	// cluster, where the daemon asks the container runtime.
+	Cgroup string
+}
+
+// Frozen reports that a pod was frozen, was thawed, or was not frozen. It is sent again when the memory of a frozen pod
+// has been given back, and whenever a Freeze is repeated.
+type Frozen struct {
+	Service netip.AddrPort
+	PodID   uint64
+	Seq     uint64 // of the Freeze that it answers
+	Frozen  bool
+	// At is when that happened.
+	At monotime.Time
+	// Resident and Swapped are the bytes of the pod's memory in RAM and in swap; 0 if not measured.
+	Resident, Swapped uint64
+	// Reason says why the pod runs, or why a frozen one keeps its memory; at most 200 bytes, for users.
+	Reason string
+}
+
+// Type returns TypeFrozen.
+func (*Frozen) Type() Type { return TypeFrozen }
+
 func (m *Frozen) check() error {
 	if err := checkService(m.Service, m.At); err != nil {
 		return err
@@ -126,12 +132,6 @@ func (m *Frozen) append(b []byte) []byte {
 func (m *Frozen) decode(d *decoder) {
 	m.Service, m.PodID, m.Seq, m.Frozen = d.addr(), d.u64(), d.u64(), d.flag(1)
 	m.At, m.Resident, m.Swapped, m.Reason = d.time(), d.u64(), d.u64(), d.text()
-}
-
-func (m *Freeze) shift(d time.Duration) {
-	for i := range m.Pods {
-		shiftTime(&m.Pods[i].LastPacket, d)
-	}
 }
 
 func (m *Frozen) shift(d time.Duration) { shiftTime(&m.At, d) }

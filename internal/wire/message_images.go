@@ -2,7 +2,30 @@
 
 package wire
 
-import "wangell.loutres.me/internal/base/monotime"
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"wangell.loutres.me/internal/base/monotime"
+)
+
+// Limits of messages about images.
+const (
+	MaxImages       = 4096 // images of a node
+	MaxImageText    = 1024 // bytes of an image's name or of the message of a report
+	MaxImageReports = 16   // of ImageReports
+
+	imagesPerPiece  = 64
+	maxImagePieces  = MaxImages / imagesPerPiece
+	maxImageReason  = 32  // bytes
+	maxImageDigest  = 128 // bytes
+	maxImagePolicy  = ImageNever
+	maxImageState   = ImageFailed
+	policyLazy      = 0x80                // bit of a policy
+	wantedImageSize = 2 + 1 + 8           // bytes without the name
+	imageReportSize = 2 + 1 + 1 + 1 + 8*2 // bytes without texts
+)
 
 // ImagePolicy says whether a daemon pulls an image.
 type ImagePolicy uint8
@@ -25,6 +48,19 @@ type WantedImage struct {
 	Revision uint64
 }
 
+// NewImages splits the set of images of a node, at most MaxImages, into messages. An empty set takes one message.
+func NewImages(generation uint64, images []WantedImage) []*Images {
+	pieces := max(1, (len(images)+imagesPerPiece-1)/imagesPerPiece)
+	out := make([]*Images, pieces)
+	for i := range out {
+		out[i] = &Images{
+			Generation: generation, Piece: uint16(i), Pieces: uint16(pieces),
+			Images: images[min(i*imagesPerPiece, len(images)):min((i+1)*imagesPerPiece, len(images))],
+		}
+	}
+	return out
+}
+
 // Images is part of the set of images that a node should have; see NewImages. All pieces of a generation, in order,
 // are the set. Generations are counted per session.
 type Images struct {
@@ -35,6 +71,55 @@ type Images struct {
 
 // Type returns TypeImages.
 func (*Images) Type() Type { return TypeImages }
+
+func (m *Images) check() error {
+	if m.Piece >= m.Pieces || m.Pieces > maxImagePieces {
+		return fmt.Errorf("piece %d of %d, at most %d", m.Piece, m.Pieces, maxImagePieces)
+	}
+	if len(m.Images) > imagesPerPiece {
+		return fmt.Errorf("%d images, at most %d per message", len(m.Images), imagesPerPiece)
+	}
+	for i := range m.Images {
+		w := &m.Images[i]
+		if w.Policy < ImageIfNotPresent || w.Policy > maxImagePolicy {
+			return fmt.Errorf("unknown pull policy %d", w.Policy)
+		}
+		if err := checkImage(w.Ref); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Images) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, m.Generation)
+	b = binary.BigEndian.AppendUint16(b, m.Piece)
+	b = binary.BigEndian.AppendUint16(b, m.Pieces)
+	b = append(b, byte(len(m.Images)))
+	for i := range m.Images {
+		w := &m.Images[i]
+		policy := byte(w.Policy)
+		if w.Lazy {
+			policy |= policyLazy
+		}
+		b = append(appendName(b, w.Ref), policy)
+		b = binary.BigEndian.AppendUint64(b, w.Revision)
+	}
+	return b
+}
+
+func (m *Images) decode(d *decoder) {
+	m.Generation, m.Piece, m.Pieces = d.u64(), d.u16(), d.u16()
+	if n := d.count(int(d.u8()), wantedImageSize); n > 0 {
+		m.Images = make([]WantedImage, n)
+	}
+	for i := range m.Images {
+		ref, policy := d.name(), d.u8()
+		m.Images[i] = WantedImage{
+			Ref: ref, Policy: ImagePolicy(policy &^ policyLazy), Lazy: policy&policyLazy != 0, Revision: d.u64(),
+		}
+	}
+}
 
 // ImageState is the state of an image on a node.
 type ImageState uint8
@@ -68,6 +153,65 @@ type ImageReports struct{ Images []ImageReport } // at most MaxImageReports per 
 // Type returns TypeImageReports.
 func (*ImageReports) Type() Type { return TypeImageReports }
 
+func (m *ImageReports) check() error {
+	if len(m.Images) > MaxImageReports {
+		return fmt.Errorf("%d images, at most %d per message", len(m.Images), MaxImageReports)
+	}
+	for i := range m.Images {
+		r := &m.Images[i]
+		if r.State < ImageWaiting || r.State > maxImageState {
+			return fmt.Errorf("unknown state of an image %d", r.State)
+		}
+		if err := checkImage(r.Ref); err != nil {
+			return err
+		}
+		for _, s := range []struct {
+			what, text string
+			limit      int
+		}{
+			{"reason", r.Reason, maxImageReason}, {"digest", r.Digest, maxImageDigest}, {"message", r.Message, MaxImageText},
+		} {
+			if err := checkString(s.what, s.text, s.limit); err != nil {
+				return err
+			}
+		}
+		if err := checkTimes(r.Since); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *ImageReports) append(b []byte) []byte {
+	b = append(b, byte(len(m.Images)))
+	for i := range m.Images {
+		r := &m.Images[i]
+		b = append(appendName(b, r.Ref), byte(r.State))
+		b = appendText(appendText(b, r.Reason), r.Digest)
+		b = appendTime(binary.BigEndian.AppendUint64(b, r.Size), r.Since)
+		b = appendName(b, r.Message)
+	}
+	return b
+}
+
+func (m *ImageReports) decode(d *decoder) {
+	if n := d.count(int(d.u8()), imageReportSize); n > 0 {
+		m.Images = make([]ImageReport, n)
+	}
+	for i := range m.Images {
+		m.Images[i] = ImageReport{
+			Ref: d.name(), State: ImageState(d.u8()), Reason: d.text(), Digest: d.text(), Size: d.u64(), Since: d.time(),
+			Message: d.name(),
+		}
+	}
+}
+
+func (m *ImageReports) shift(by time.Duration) {
+	for i := range m.Images {
+		shiftTime(&m.Images[i].Since, by)
+	}
+}
+
 // Unreadable reports that a pod of the daemon's node started before its image was complete, and that the rest of the
 // image cannot be fetched: programs that read it get EIO.
 type Unreadable struct {
@@ -78,6 +222,20 @@ type Unreadable struct {
 // Type returns TypeUnreadable.
 func (*Unreadable) Type() Type { return TypeUnreadable }
 
+func (m *Unreadable) check() error {
+	if m.UID == "" {
+		return fmt.Errorf("a pod without UID")
+	}
+	if err := checkString("UID", m.UID, maxUID); err != nil {
+		return err
+	}
+	return checkString("cause", m.Cause, MaxImageText)
+}
+
+func (m *Unreadable) append(b []byte) []byte { return appendName(appendText(b, m.UID), m.Cause) }
+
+func (m *Unreadable) decode(d *decoder) { m.UID, m.Cause = d.text(), d.name() }
+
 // ImagePulled reports how much of an image is on the daemon's node while it is being pulled.
 type ImagePulled struct {
 	Ref string
@@ -87,3 +245,23 @@ type ImagePulled struct {
 
 // Type returns TypeImagePulled.
 func (*ImagePulled) Type() Type { return TypeImagePulled }
+
+func (m *ImagePulled) check() error {
+	if m.Done > m.Total {
+		return fmt.Errorf("%d of %d bytes of an image", m.Done, m.Total)
+	}
+	return checkImage(m.Ref)
+}
+
+func (m *ImagePulled) append(b []byte) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(appendName(b, m.Ref), m.Done), m.Total)
+}
+
+func (m *ImagePulled) decode(d *decoder) { m.Ref, m.Done, m.Total = d.name(), d.u64(), d.u64() }
+
+func checkImage(ref string) error {
+	if ref == "" {
+		return fmt.Errorf("an image without a name")
+	}
+	return checkString("image", ref, MaxImageText)
+}

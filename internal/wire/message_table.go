@@ -2,7 +2,23 @@
 
 package wire
 
-import "net/netip"
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+)
+
+const (
+	maxServices = 100_000 // entries of the table
+
+	serviceFixed = addrSize + 4 + 2 + 2 + 1 + 1 + 2 // bytes of an entry without its name
+	idleFreezes  = 1 << 31                          // bit of the idle timeout: the entry has FreezeSeconds
+	showsClients = 0x40                             // bit of the protocol of Requests: Transparent
+	leaves       = 0x20                             // bit of the protocol of Requests: Leaving
+	requestsSize = 1 + 4 + 2 + 2                    // bytes of Requests without Traffic
+	maxTable     = 36_000_000                       // bytes of all entries, so that 65,535 pieces suffice
+	syncHeader   = 1 + 3*8 + 4*2                    // bytes of a SYNC without its entries
+)
 
 // Flags of a Service.
 const (
@@ -49,6 +65,94 @@ type Service struct {
 	Requests Requests
 }
 
+func (s *Service) check() error {
+	if err := checkAddr("service", s.Addr); err != nil {
+		return err
+	}
+	if err := checkString("name", s.Name, maxName); err != nil {
+		return fmt.Errorf("service %s: %w", s.Addr, err)
+	}
+	if s.Flags&FlagSources == 0 && s.Sources != (Sources{}) {
+		return fmt.Errorf("service %s: rules for sources without their flag", s.Addr)
+	}
+	if err := s.Sources.check(); err != nil {
+		return fmt.Errorf("service %s: %w", s.Addr, err)
+	}
+	if s.Flags&FlagRequests == 0 && s.Requests != (Requests{}) {
+		return fmt.Errorf("service %s: rules for requests without their flag", s.Addr)
+	}
+	if s.IdleSeconds >= idleFreezes {
+		return fmt.Errorf("service %s: an idle timeout of %d s, less than %d can be", s.Addr, s.IdleSeconds, idleFreezes)
+	}
+	if s.Requests.Protocol > ProtocolTCP {
+		return fmt.Errorf("service %s: unknown protocol %d", s.Addr, s.Requests.Protocol)
+	}
+	if err := s.Requests.Traffic.check(); err != nil {
+		return fmt.Errorf("service %s: %w", s.Addr, err)
+	}
+	return nil
+}
+
+// append appends the entry's encoding, which is also the input of the table's hash.
+func (s *Service) append(b []byte) []byte {
+	b = appendAddr(b, s.Addr)
+	idle := s.IdleSeconds
+	if s.FreezeSeconds > 0 {
+		idle |= idleFreezes
+	}
+	b = binary.BigEndian.AppendUint32(b, idle)
+	b = binary.BigEndian.AppendUint16(b, s.MaxParked)
+	b = binary.BigEndian.AppendUint16(b, s.MaxParkedPerSource)
+	b = append(b, s.Flags, s.Retries)
+	b = appendName(b, s.Name)
+	if s.Flags&FlagSources != 0 {
+		b = s.Sources.append(b)
+	}
+	if s.Flags&FlagRequests != 0 {
+		b = s.Requests.append(b)
+	}
+	if s.FreezeSeconds > 0 {
+		b = binary.BigEndian.AppendUint32(b, s.FreezeSeconds)
+	}
+	return b
+}
+
+func (s *Service) decode(d *decoder) {
+	s.Addr = d.addr()
+	idle := d.u32()
+	s.IdleSeconds = idle &^ idleFreezes
+	s.MaxParked = d.u16()
+	s.MaxParkedPerSource = d.u16()
+	s.Flags, s.Retries = d.u8(), d.u8()
+	s.Name = d.name()
+	if s.Flags&FlagSources != 0 {
+		s.Sources.decode(d)
+	}
+	if s.Flags&FlagRequests != 0 {
+		s.Requests.decode(d)
+	}
+	if idle&idleFreezes != 0 {
+		if s.FreezeSeconds = d.u32(); s.FreezeSeconds == 0 {
+			d.fail("pods are frozen after 0 s: the field is left out for that")
+		}
+	}
+}
+
+// size returns the length of the entry's encoding.
+func (s *Service) size() int {
+	n := serviceFixed + len(s.Name)
+	if s.Flags&FlagSources != 0 {
+		n += 2 + len(s.Sources.encoded)
+	}
+	if s.Flags&FlagRequests != 0 {
+		n += requestsSize + len(s.Requests.Traffic.encoded)
+	}
+	if s.FreezeSeconds > 0 {
+		n += 4
+	}
+	return n
+}
+
 // Protocol is the protocol of the clients of a service with FlagRequests.
 type Protocol uint8
 
@@ -77,6 +181,35 @@ type Requests struct {
 	Leaving bool
 }
 
+func (r *Requests) append(b []byte) []byte {
+	protocol := uint8(r.Protocol)
+	if r.Transparent {
+		protocol |= showsClients
+	}
+	if r.Leaving {
+		protocol |= leaves
+	}
+	if !r.Traffic.Empty() {
+		protocol |= splitsTraffic
+	}
+	b = append(b, protocol)
+	b = binary.BigEndian.AppendUint32(b, r.ClientIdleSeconds)
+	b = binary.BigEndian.AppendUint16(b, r.MaxPerPod)
+	b = binary.BigEndian.AppendUint16(b, r.WarmupSeconds)
+	return append(b, r.Traffic.encoded...)
+}
+
+func (r *Requests) decode(d *decoder) {
+	protocol := d.u8()
+	r.Protocol = Protocol(protocol &^ (splitsTraffic | showsClients | leaves))
+	r.Transparent, r.Leaving = protocol&showsClients != 0, protocol&leaves != 0
+	r.ClientIdleSeconds = d.u32()
+	r.MaxPerPod, r.WarmupSeconds = d.u16(), d.u16()
+	if protocol&splitsTraffic != 0 {
+		r.Traffic.decode(d)
+	}
+}
+
 // Sync is part of a step that turns version Base of the table of services into Version. Base 0 is the empty table. The
 // step consists of Pieces messages and is applied when all of them have arrived. Server and Client create and apply
 // Sync messages themselves; a Receive handler never gets one.
@@ -90,6 +223,67 @@ type Sync struct {
 	Removals      []netip.AddrPort
 }
 
+// Type returns TypeSync.
+func (*Sync) Type() Type { return TypeSync }
+
+func (m *Sync) check() error {
+	if m.Version == 0 {
+		return fmt.Errorf("version 0 is the empty table")
+	}
+	if m.Piece >= m.Pieces {
+		return fmt.Errorf("piece %d of %d", m.Piece, m.Pieces)
+	}
+	if m.Base == 0 && len(m.Removals) > 0 {
+		return fmt.Errorf("a removal from the empty table")
+	}
+	for i := range m.Upserts {
+		if err := m.Upserts[i].check(); err != nil {
+			return err
+		}
+	}
+	for _, a := range m.Removals {
+		if err := checkAddr("removed service", a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Sync) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, m.Base)
+	b = binary.BigEndian.AppendUint64(b, m.Version)
+	b = binary.BigEndian.AppendUint64(b, m.Hash)
+	b = binary.BigEndian.AppendUint16(b, m.Piece)
+	b = binary.BigEndian.AppendUint16(b, m.Pieces)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(m.Upserts)))
+	b = binary.BigEndian.AppendUint16(b, uint16(len(m.Removals)))
+	for i := range m.Upserts {
+		b = m.Upserts[i].append(b)
+	}
+	for _, a := range m.Removals {
+		b = appendAddr(b, a)
+	}
+	return b
+}
+
+func (m *Sync) decode(d *decoder) {
+	m.Base, m.Version, m.Hash = d.u64(), d.u64(), d.u64()
+	m.Piece, m.Pieces = d.u16(), d.u16()
+	upserts, removals := int(d.u16()), int(d.u16())
+	if n := d.count(upserts, serviceFixed); n > 0 {
+		m.Upserts = make([]Service, n)
+	}
+	for i := range m.Upserts {
+		m.Upserts[i].decode(d)
+	}
+	if n := d.count(removals, addrSize); n > 0 {
+		m.Removals = make([]netip.AddrPort, n)
+	}
+	for i := range m.Removals {
+		m.Removals[i] = d.addr()
+	}
+}
+
 // Moved says that the next step of the table gives a service another address: it removes From and adds To. Connections
 // at From may go on for DrainMillis milliseconds. Without this message, or with another step, they end at once.
 type Moved struct {
@@ -97,8 +291,26 @@ type Moved struct {
 	DrainMillis uint32
 }
 
-// Type returns TypeSync.
-func (*Sync) Type() Type { return TypeSync }
-
 // Type returns TypeMoved.
 func (*Moved) Type() Type { return TypeMoved }
+
+func (m *Moved) check() error {
+	if err := checkAddr("former address", m.From); err != nil {
+		return err
+	}
+	if err := checkAddr("new address", m.To); err != nil {
+		return err
+	}
+	if m.From == m.To {
+		return fmt.Errorf("the addresses are both %s", m.From)
+	}
+	return nil
+}
+
+func (m *Moved) append(b []byte) []byte {
+	return binary.BigEndian.AppendUint32(appendAddr(appendAddr(b, m.From), m.To), m.DrainMillis)
+}
+
+func (m *Moved) decode(d *decoder) {
+	m.From, m.To, m.DrainMillis = d.addr(), d.addr(), d.u32()
+}

@@ -3,7 +3,10 @@
 package wire
 
 import (
+	"encoding/binary"
+	"errors"
 	"net/netip"
+	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
 )
@@ -19,56 +22,47 @@ type Wake struct {
 	Parked uint32
 }
 
+// Type returns TypeWake.
+func (*Wake) Type() Type { return TypeWake }
+
+func (m *Wake) check() error { return checkService(m.Service, m.SYNSeen, m.Noticed) }
+
+func (m *Wake) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.Seq)
+	b = appendTime(appendTime(b, m.SYNSeen), m.Noticed)
+	return binary.BigEndian.AppendUint32(b, m.Parked)
+}
+
+func (m *Wake) decode(d *decoder) {
+	m.Service, m.Seq = d.addr(), d.u64()
+	m.SYNSeen, m.Noticed = d.time(), d.time()
+	m.Parked = d.u32()
+}
+
+func (m *Wake) shift(d time.Duration) {
+	shiftTime(&m.SYNSeen, d)
+	shiftTime(&m.Noticed, d)
+}
+
 // Refuse reports that a wake failed: parked clients get an RST and the service is cold again.
 type Refuse struct {
 	Service netip.AddrPort
 	Reason  string // at most 200 bytes
 }
 
-// PodState is the state in which the controller wants a daemon to keep a pod.
-type PodState uint8
+// Type returns TypeRefuse.
+func (*Refuse) Type() Type { return TypeRefuse }
 
-// The states of a pod, in the order in which it passes through them.
-const (
-	PodStarting PodState = 1 // its network exists; its home node waits for it to listen, then serves it
-	PodServing  PodState = 2 // it listens and gets new flows
-	PodDraining PodState = 3 // it gets no new flow; its open flows continue
-)
-
-// Backend is a pod of a service in a Backends message.
-type Backend struct {
-	// PodID is unique among all pods that a service ever has.
-	PodID uint64
-	State PodState
-	// Addr is the pod's address and the port on which it listens. The zero value means "not known" and is invalid for
-	// PodServing.
-	Addr netip.AddrPort
-	// Node is the name of its home node, at most 253 bytes.
-	Node string
-	// NodeAddr is the address at which the home node accepts encapsulated packets; zero if there is only one node.
-	NodeAddr netip.Addr
-	// Netns is the path of its network namespace, at most 255 bytes; empty except on its home node.
-	Netns string
-	// Probe is the readinessProbe that has to succeed before the pod gets new flows (readiness.Spec, encoded; at most
-	// MaxProbe bytes); empty if there is none, and except on its home node. A message has at most MaxProbes different
-	// ones.
-	Probe string
-	// Runtime is the container runtime's ID of a pod with a Probe, at most 253 bytes.
-	Runtime string
+func (m *Refuse) check() error {
+	if err := checkService(m.Service); err != nil {
+		return err
+	}
+	return checkString("reason", m.Reason, MaxReason)
 }
 
-// Backends lists all pods of a service. Daemons remove pods that are not listed and forget their flows. A service
-// without a serving pod is cold: its SYNs are parked.
-type Backends struct {
-	Service netip.AddrPort
-	// Generation grows with every change of the service. Daemons ignore a message with an older one.
-	Generation uint64
-	// Sharing is the number of pods that share the parked SYNs, including pods that are still being started and are not
-	// in Pods yet. A pod that begins to serve gets its share, and the rest waits briefly for the others. With 0, the
-	// first pod gets all of them.
-	Sharing uint8
-	Pods    []Backend // at most 64 per message
-}
+func (m *Refuse) append(b []byte) []byte { return appendText(appendAddr(b, m.Service), m.Reason) }
+
+func (m *Refuse) decode(d *decoder) { m.Service, m.Reason = d.addr(), d.text() }
 
 // Listening reports that a pod's socket has entered LISTEN, as observed by the kernel of its home node, and that its
 // Probe has succeeded if it has one.
@@ -78,6 +72,19 @@ type Listening struct {
 	At      monotime.Time
 }
 
+// Type returns TypeListening.
+func (*Listening) Type() Type { return TypeListening }
+
+func (m *Listening) check() error { return checkService(m.Service, m.At) }
+
+func (m *Listening) append(b []byte) []byte {
+	return appendTime(binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.PodID), m.At)
+}
+
+func (m *Listening) decode(d *decoder) { m.Service, m.PodID, m.At = d.addr(), d.u64(), d.time() }
+
+func (m *Listening) shift(d time.Duration) { shiftTime(&m.At, d) }
+
 // Deaf reports that a pod that served has closed its last listening socket, or that its process has ended, as observed
 // by the kernel of its home node. Until Listening the pod gets no new flow.
 type Deaf struct {
@@ -85,6 +92,19 @@ type Deaf struct {
 	PodID   uint64
 	At      monotime.Time // when that was seen
 }
+
+// Type returns TypeDeaf.
+func (*Deaf) Type() Type { return TypeDeaf }
+
+func (m *Deaf) check() error { return checkService(m.Service, m.At) }
+
+func (m *Deaf) append(b []byte) []byte {
+	return appendTime(binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.PodID), m.At)
+}
+
+func (m *Deaf) decode(d *decoder) { m.Service, m.PodID, m.At = d.addr(), d.u64(), d.time() }
+
+func (m *Deaf) shift(d time.Duration) { shiftTime(&m.At, d) }
 
 // Unready reports that a pod with a Probe listens, but is not ready: its Probe has not succeeded yet, or fails again.
 // Until Listening the pod gets no new flow. It is sent again when the answer changes.
@@ -96,6 +116,36 @@ type Unready struct {
 	Failed  bool          // its startupProbe has not succeeded in time
 }
 
+// Type returns TypeUnready.
+func (*Unready) Type() Type { return TypeUnready }
+
+func (m *Unready) check() error {
+	if err := checkService(m.Service, m.At); err != nil {
+		return err
+	}
+	return checkString("answer", m.Answer, MaxReason)
+}
+
+func (m *Unready) append(b []byte) []byte {
+	b = appendTime(binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.PodID), m.At)
+	b = appendText(b, m.Answer)
+	if m.Failed {
+		b = append(b, 1)
+	}
+	return b
+}
+
+func (m *Unready) decode(d *decoder) {
+	m.Service, m.PodID, m.At, m.Answer = d.addr(), d.u64(), d.time(), d.text()
+	if d.err == nil && d.left() > 0 {
+		if m.Failed = d.u8() == 1; !m.Failed {
+			d.fail("trailing byte: it is 1, or left out")
+		}
+	}
+}
+
+func (m *Unready) shift(d time.Duration) { shiftTime(&m.At, d) }
+
 // Trace reports times of a wake that only the gate observes; zero means "not known yet". A wake may have several Trace
 // messages, each with more of the times.
 type Trace struct {
@@ -105,6 +155,29 @@ type Trace struct {
 	FirstSYNACK monotime.Time // the pod sent its first SYN-ACK
 	FirstByte   monotime.Time // the pod sent its first payload byte
 	ReleasedN   uint32        // number of released SYNs
+}
+
+// Type returns TypeTrace.
+func (*Trace) Type() Type { return TypeTrace }
+
+func (m *Trace) check() error { return checkService(m.Service, m.Released, m.FirstSYNACK, m.FirstByte) }
+
+func (m *Trace) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.PodID)
+	b = appendTime(appendTime(appendTime(b, m.Released), m.FirstSYNACK), m.FirstByte)
+	return binary.BigEndian.AppendUint32(b, m.ReleasedN)
+}
+
+func (m *Trace) decode(d *decoder) {
+	m.Service, m.PodID = d.addr(), d.u64()
+	m.Released, m.FirstSYNACK, m.FirstByte = d.time(), d.time(), d.time()
+	m.ReleasedN = d.u32()
+}
+
+func (m *Trace) shift(d time.Duration) {
+	shiftTime(&m.Released, d)
+	shiftTime(&m.FirstSYNACK, d)
+	shiftTime(&m.FirstByte, d)
 }
 
 // Caller reports the span of a client whose request has waited for a pod of a service and gets one, from its header
@@ -119,23 +192,21 @@ type Caller struct {
 // Type returns TypeCaller.
 func (*Caller) Type() Type { return TypeCaller }
 
-// Type returns TypeWake.
-func (*Wake) Type() Type { return TypeWake }
+func (m *Caller) check() error {
+	if m.TraceID == [16]byte{} || m.SpanID == [8]byte{} {
+		return errors.New("no trace")
+	}
+	return checkService(m.Service)
+}
 
-// Type returns TypeRefuse.
-func (*Refuse) Type() Type { return TypeRefuse }
+func (m *Caller) append(b []byte) []byte {
+	b = append(appendAddr(b, m.Service), m.TraceID[:]...)
+	return append(append(b, m.SpanID[:]...), m.Flags)
+}
 
-// Type returns TypeBackends.
-func (*Backends) Type() Type { return TypeBackends }
-
-// Type returns TypeListening.
-func (*Listening) Type() Type { return TypeListening }
-
-// Type returns TypeDeaf.
-func (*Deaf) Type() Type { return TypeDeaf }
-
-// Type returns TypeUnready.
-func (*Unready) Type() Type { return TypeUnready }
-
-// Type returns TypeTrace.
-func (*Trace) Type() Type { return TypeTrace }
+func (m *Caller) decode(d *decoder) {
+	m.Service = d.addr()
+	copy(m.TraceID[:], d.take(len(m.TraceID)))
+	copy(m.SpanID[:], d.take(len(m.SpanID)))
+	m.Flags = d.u8()
+}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"wangell.loutres.me/internal/base/backoff"
 	"wangell.loutres.me/internal/base/monotime"
 )
 
@@ -79,8 +80,8 @@ type sessionConfig struct {
 // session is one end of a session. Datagrams are sent on the goroutine that has something to send. One goroutine of the
 // session runs the handlers, and one timer repeats segments, sends keepalives and detects silence.
 //
-// Its methods are split by job: session_deadline.go (when to act), session_send.go, session_end.go, session_handler.go
-// (the goroutine), session_receive.go, and session_timer.go (start and timer).
+// Its methods: session.go has its life (start, timer, deadlines and end), session_io.go received datagrams, the
+// goroutine that handles their messages, and sending.
 type session struct {
 	sessionConfig
 	wake     chan struct{} // holds one element if the goroutine has something to do
@@ -124,4 +125,172 @@ func (s *session) poke() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// newSession returns a session that processes datagrams at once. The client's end must also be started.
+func newSession(cfg sessionConfig) *session {
+	now := time.Now()
+	s := &session{
+		sessionConfig: cfg,
+		wake:          make(chan struct{}, 1), gone: make(chan struct{}), finished: make(chan struct{}),
+		heardAt: now, keepaliveAt: now,
+	}
+	s.timer = time.AfterFunc(time.Hour, s.onTimer)
+	s.timer.Stop()
+	return s
+}
+
+// start makes the client's end send its first keepalive, which confirms the handshake.
+func (s *session) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tick(time.Now())
+}
+
+// onTimer runs when the timer fires.
+func (s *session) onTimer() {
+	now := time.Now()
+	s.mu.Lock()
+	if s.endErr != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.armed = time.Time{}
+	if now.Before(s.deadline()) {
+		s.tick(now)
+		s.mu.Unlock()
+		return
+	}
+	if s.live && s.doubted.IsZero() {
+		// A process that was stopped, or whose machine was suspended, could not receive anything. So the last interval
+		// counts from here, where the process is known to run.
+		s.doubted = now
+		s.tick(now)
+		s.mu.Unlock()
+		return
+	}
+	if s.live && s.extended < maxExtended && s.progress.handled().Before(s.doubted) {
+		s.extended++
+		s.tick(now)
+		s.mu.Unlock()
+		return
+	}
+	err := errSilent
+	if !s.live {
+		err = errUnproven
+	}
+	s.mu.Unlock()
+	s.end(err, 0)
+}
+
+// tick sends a keepalive if one is due, and whatever else is due. s.mu is held.
+func (s *session) tick(now time.Time) {
+	if s.client && !now.Before(s.keepaliveAt) {
+		s.keepaliveDue = true
+		pause := s.keepalive
+		switch {
+		case !s.live: // the handshake is not confirmed yet
+			s.confirmPause = backoff.Next(s.confirmPause, firstHello, s.keepalive)
+			pause = s.confirmPause
+		case now.Sub(s.heardAt) > 2*s.keepalive: // ask more often before giving up
+			pause /= 4
+		}
+		s.keepaliveAt = now.Add(pause)
+	}
+	s.flush(now)
+}
+
+// deadline returns when the session ends, or comes into doubt, unless a datagram arrives. s.mu is held.
+func (s *session) deadline() time.Time {
+	switch {
+	case !s.live:
+		return s.heardAt.Add(s.patience)
+	case !s.doubted.IsZero():
+		return s.doubted.Add(time.Duration(1+s.extended) * s.keepalive)
+	}
+	t := s.heardAt.Add((missedKeepalives - 1) * s.keepalive)
+	if !s.giveUp.IsZero() && s.giveUp.Before(t) {
+		return s.giveUp
+	}
+	return t
+}
+
+// arm sets the timer to the next time at which there is something to do, unless it fires before that. s.mu is held.
+func (s *session) arm() {
+	if s.endErr != nil {
+		return
+	}
+	t := s.deadline()
+	if d := s.sender.deadline(); !d.IsZero() && d.Before(t) {
+		t = d
+	}
+	if s.client && s.keepaliveAt.Before(t) {
+		t = s.keepaliveAt
+	}
+	if s.armed.IsZero() || t.Before(s.armed) {
+		s.armed = t
+		s.timer.Reset(time.Until(t))
+	}
+}
+
+// suspect shortens the time after which silence ends the session, because the network reports that nothing listens at
+// the peer's address. Such a report may be forged, so it does not end the session.
+func (s *session) suspect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.giveUp.IsZero() {
+		s.giveUp = time.Now().Add(s.keepalive)
+		s.arm()
+	}
+}
+
+// end ends the session for the reason err. If goodbye is not zero, it sends a GOODBYE with that reason, and drops
+// received messages that have not been handled.
+func (s *session) end(err error, goodbye byte) {
+	s.mu.Lock()
+	if s.endErr != nil {
+		s.mu.Unlock()
+		return
+	}
+	if goodbye != 0 {
+		copies := 1
+		if goodbye == goodbyeRestarting {
+			copies = restartingGoodbyes
+		}
+		for range copies {
+			s.transmitGoodbye(goodbye)
+		}
+		s.abandon = true
+	}
+	s.endErr = err
+	s.timer.Stop()
+	unanswered, started := s.sender.unanswered(), s.live
+	s.mu.Unlock()
+	if !started { // the goroutine does not run, and never will
+		close(s.finished)
+	}
+	for _, done := range unanswered {
+		done(ErrPeerGone)
+	}
+	close(s.gone)
+	if err == errSilent {
+		s.counters.lost.Add(1)
+	}
+	s.ended()
+}
+
+// refuse ends a new session at once, because a newer client of its node is connected. Only a GOODBYE is sent in it.
+func (s *session) refuse() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endErr = errReplaced
+	s.transmitGoodbye(goodbyeReplaced)
+}
+
+// transmitGoodbye sends a GOODBYE. s.mu is held.
+func (s *session) transmitGoodbye(reason byte) {
+	out := sendBuffers.Get().(*sendBuffer)
+	defer sendBuffers.Put(out)
+	s.enclose(out, append(beginData(out.buf(), s.remote, s.counter), frameGoodbye, reason))
+	s.transmit(out)
 }

@@ -37,6 +37,9 @@ var alertNames = map[AlertKind]string{
 	AlertSourceRules: "source_rules",
 }
 
+// AlertKinds returns all kinds.
+func AlertKinds() []AlertKind { return slices.Sorted(maps.Keys(alertNames)) }
+
 // String returns the name of the budget or table, as in metrics.
 func (k AlertKind) String() string {
 	if n, ok := alertNames[k]; ok {
@@ -44,9 +47,6 @@ func (k AlertKind) String() string {
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
-
-// AlertKinds returns all kinds.
-func AlertKinds() []AlertKind { return slices.Sorted(maps.Keys(alertNames)) }
 
 // OfWakes reports whether an alert is about a budget of wakes rather than a table.
 func (k AlertKind) OfWakes() bool { return k <= AlertProvenWakes }
@@ -107,3 +107,26 @@ func (m *Alert) decode(d *decoder) {
 	m.Kind, m.Over, m.Service, m.Source = AlertKind(d.u8()), d.flag(1), d.addr(), d.prefix()
 	m.Used, m.Size = d.u32(), d.u32()
 }
+
+// Memory reports that the daemon's node, which has frozen pods, is short of memory. It is sent every second while that
+// lasts.
+type Memory struct {
+	// Available is how many bytes programs could get without swapping (MemAvailable in proc_meminfo(5)), of Total.
+	Available, Total uint64
+}
+
+// Type returns TypeMemory.
+func (*Memory) Type() Type { return TypeMemory }
+
+func (m *Memory) check() error {
+	if m.Available > m.Total {
+		return fmt.Errorf("%d bytes available of %d", m.Available, m.Total)
+	}
+	return nil
+}
+
+func (m *Memory) append(b []byte) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, m.Available), m.Total)
+}
+
+func (m *Memory) decode(d *decoder) { m.Available, m.Total = d.u64(), d.u64() }

@@ -29,53 +29,8 @@ type Inspect struct {
 	Most uint16
 }
 
-// GateState is the state of a gate.
-type GateState struct {
-	Number     uint64 // of the Inspect that is answered
-	Tables     []GateTable
-	Counters   []GateCounter
-	Interfaces []GateInterface
-}
-
-// GateTable is how full a table of a gate is, or the largest share of one.
-type GateTable struct {
-	Name       string // 1 to 63 bytes
-	Used, Size uint64
-}
-
-// GateCounter is the number of special packets of a kind.
-type GateCounter struct {
-	Name  string // 1 to 63 bytes
-	Value uint64
-}
-
-// GateInterface is an external interface with its XDP mode.
-type GateInterface struct{ Name, Mode string } // 1 to 63 bytes each
-
-// Connected lists the clients connected to the pods of a node.
-type Connected struct {
-	Number uint64 // of the Inspect that is answered
-	// Pairs are those with the most connections.
-	Pairs []ConnectedPair
-	// Others is the number of connections of all other pairs.
-	Others uint64
-}
-
-// ConnectedPair is the number of open connections of a client to a service.
-type ConnectedPair struct {
-	Client  netip.Addr
-	Service netip.AddrPort
-	Open    uint32
-}
-
 // Type returns TypeInspect.
 func (*Inspect) Type() Type { return TypeInspect }
-
-// Type returns TypeGateState.
-func (*GateState) Type() Type { return TypeGateState }
-
-// Type returns TypeConnected.
-func (*Connected) Type() Type { return TypeConnected }
 
 func (m *Inspect) check() error {
 	if m.Most > MaxConnected {
@@ -89,6 +44,17 @@ func (m *Inspect) append(b []byte) []byte {
 }
 
 func (m *Inspect) decode(d *decoder) { m.Number, m.Most = d.u64(), d.u16() }
+
+// GateState is the state of a gate.
+type GateState struct {
+	Number     uint64 // of the Inspect that is answered
+	Tables     []GateTable
+	Counters   []GateCounter
+	Interfaces []GateInterface
+}
+
+// Type returns TypeGateState.
+func (*GateState) Type() Type { return TypeGateState }
 
 func (m *GateState) check() error {
 	if len(m.Tables) > MaxGateTables || len(m.Counters) > MaxGateCounters || len(m.Interfaces) > MaxGateInterfaces {
@@ -114,13 +80,6 @@ func (m *GateState) check() error {
 		}
 	}
 	return nil
-}
-
-func checkGateName(what, name string) error {
-	if name == "" {
-		return fmt.Errorf("%s: no name", what)
-	}
-	return checkString(what, name, maxGateName)
 }
 
 func (m *GateState) append(b []byte) []byte {
@@ -162,6 +121,33 @@ func (m *GateState) decode(d *decoder) {
 	}
 }
 
+// GateTable is how full a table of a gate is, or the largest share of one.
+type GateTable struct {
+	Name       string // 1 to 63 bytes
+	Used, Size uint64
+}
+
+// GateCounter is the number of special packets of a kind.
+type GateCounter struct {
+	Name  string // 1 to 63 bytes
+	Value uint64
+}
+
+// GateInterface is an external interface with its XDP mode.
+type GateInterface struct{ Name, Mode string } // 1 to 63 bytes each
+
+// Connected lists the clients connected to the pods of a node.
+type Connected struct {
+	Number uint64 // of the Inspect that is answered
+	// Pairs are those with the most connections.
+	Pairs []ConnectedPair
+	// Others is the number of connections of all other pairs.
+	Others uint64
+}
+
+// Type returns TypeConnected.
+func (*Connected) Type() Type { return TypeConnected }
+
 func (m *Connected) check() error {
 	if len(m.Pairs) > MaxConnected {
 		return fmt.Errorf("%d pairs, at most %d", len(m.Pairs), MaxConnected)
@@ -194,4 +180,18 @@ func (m *Connected) decode(d *decoder) {
 	for i := range m.Pairs {
 		m.Pairs[i] = ConnectedPair{d.ip(), d.addr(), d.u32()}
 	}
+}
+
+// ConnectedPair is the number of open connections of a client to a service.
+type ConnectedPair struct {
+	Client  netip.Addr
+	Service netip.AddrPort
+	Open    uint32
+}
+
+func checkGateName(what, name string) error {
+	if name == "" {
+		return fmt.Errorf("%s: no name", what)
+	}
+	return checkString(what, name, maxGateName)
 }
