@@ -43,3 +43,7 @@ const AnnotationHandler = "io.containerd.cri.runtime-handler"
 
 // LabelLazy is the label of nodes that are set up for LazyRuntime, with the value "true".
 const LabelLazy = Group + "/lazy"
+
+// LabelCertificate is the label of the leader's Lease with the fingerprint of its certificate. It is a label because
+// leader election writes labels in the same request as the holder of the Lease.
+const LabelCertificate = Group + "/certificate"

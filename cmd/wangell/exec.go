@@ -18,12 +18,12 @@ import (
 	"golang.org/x/term"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/machine/instance"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/show/cli"
 	"wangell.loutres.me/internal/show/commands"
+	"wangell.loutres.me/internal/status"
 )
 
 // Exit codes of exec beside those of the command, as shells have them.
@@ -217,7 +217,7 @@ func (f *execFlags) notRunning(s *v1alpha1.WangellService) error {
 }
 
 // podFor returns the pod of a service in which a command is to run: the one with an ID, or the first that serves.
-func podFor(st controller.Status, id string) (string, error) {
+func podFor(st status.Status, id string) (string, error) {
 	var ids []string
 	for _, p := range st.Pods {
 		if p.ID == id || id == "" && p.State == lifecycle.PodServing.String() {

@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/machine/instance"
 	"wangell.loutres.me/internal/show/commands"
 	"wangell.loutres.me/internal/show/httpapi"
+	"wangell.loutres.me/internal/status"
 )
 
 // Values of flags, for completion and messages.
@@ -64,7 +64,7 @@ func (g *globals) client() *httpapi.Client {
 }
 
 // servicesIfRunning returns the services of the instance; none if it does not run.
-func (g *globals) servicesIfRunning(ctx context.Context) ([]controller.Status, error) {
+func (g *globals) servicesIfRunning(ctx context.Context) ([]status.Status, error) {
 	c := g.client()
 	defer c.Close()
 	services, err := c.Status(ctx)

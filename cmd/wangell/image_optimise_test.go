@@ -10,15 +10,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/images/convert"
 	"wangell.loutres.me/internal/images/lazy/trace"
+	"wangell.loutres.me/internal/status"
 )
 
 func TestImagesOfAServiceAreFound(t *testing.T) {
-	var all []controller.Status
+	var all []status.Status
 	for _, s := range [][3]string{{"other", "web", "a:1"}, {"default", "web", "b:1"}, {"other", "db", "c:1"}} {
-		all = append(all, controller.Status{Service: v1alpha1.WangellService{
+		all = append(all, status.Status{Service: v1alpha1.WangellService{
 			ObjectMeta: metav1.ObjectMeta{Namespace: s[0], Name: s[1]}, Spec: v1alpha1.WangellServiceSpec{Image: s[2]},
 		}})
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/images/pullstat/live"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/show/cli"
 	"wangell.loutres.me/internal/show/commands"
+	"wangell.loutres.me/internal/status"
 )
 
 func newImagePull(g *globals) *cobra.Command {
@@ -112,7 +112,7 @@ wake then pulls it again. The instance need not run.`,
 			return p.completeImages(cmd, args), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var services []controller.Status
+			var services []status.Status
 			if !force {
 				var err error
 				if services, err = g.servicesIfRunning(cmd.Context()); err != nil {
@@ -160,7 +160,7 @@ func (p *places) completeImages(cmd *cobra.Command, args []string) (names []cobr
 }
 
 // imagesToRemove returns the full names of images, all of which may be removed, so that a mistake removes none.
-func imagesToRemove(ctx context.Context, c *client.Client, refs []string, services []controller.Status,
+func imagesToRemove(ctx context.Context, c *client.Client, refs []string, services []status.Status,
 	force bool) ([]string, error) {
 	containers, err := c.ContainerService().List(ctx)
 	if err != nil {
@@ -194,7 +194,7 @@ func imagesToRemove(ctx context.Context, c *client.Client, refs []string, servic
 }
 
 // userOf returns a service with an image, as NAMESPACE/NAME; empty if there is none.
-func userOf(name string, services []controller.Status) string {
+func userOf(name string, services []status.Status) string {
 	for _, s := range services {
 		for _, i := range s.Service.Spec.Images() {
 			if full, err := containerd.FullName(i.Ref); err == nil && full == name {
@@ -229,7 +229,7 @@ func imagesOfArgument(ctx context.Context, g *globals, arg string) ([]string, er
 }
 
 // imagesOf returns the images of a service, the main container's first.
-func imagesOf(services []controller.Status, name string) (images []string, ok bool) {
+func imagesOf(services []status.Status, name string) (images []string, ok bool) {
 	s, err := commands.Named(services, name)
 	if err != nil {
 		return nil, false

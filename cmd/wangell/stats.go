@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/show/cli"
 	"wangell.loutres.me/internal/show/httpapi"
 	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/internal/status"
 )
 
 // statsFlags holds the flags of stats.
@@ -78,7 +78,7 @@ func (f *statsFlags) show(ctx context.Context, c *httpapi.Client, name string) e
 			return nil
 		case <-time.After(f.interval):
 		}
-		var after []controller.PodUsage
+		var after []status.PodUsage
 		if after, err = c.Stats(ctx, name); err != nil {
 			break
 		}

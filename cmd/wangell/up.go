@@ -24,6 +24,7 @@ import (
 	"wangell.loutres.me/internal/show/cli"
 	"wangell.loutres.me/internal/show/dashboard"
 	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/internal/status"
 )
 
 // upFlags holds the flags of up.
@@ -213,13 +214,13 @@ func (u *upFlags) showLive(cmd *cobra.Command) (show, error) {
 }
 
 // eventReady is the kind of the event that reports that up is ready.
-const eventReady controller.EventKind = "ready"
+const eventReady status.EventKind = "ready"
 
 // toJSON makes s write events to standard output as well, one line of JSON each.
 func (s *show) toJSON() {
 	ctx, cancel := context.WithCancel(context.Background())
 	queue := view.NewQueue(os.Stdout)
-	write := func(e controller.Event) {
+	write := func(e status.Event) {
 		if line, err := json.Marshal(e); err == nil {
 			_, _ = queue.Write(append(line, '\n')) // a queue accepts everything
 		}
@@ -233,7 +234,7 @@ func (s *show) toJSON() {
 			}
 		})
 	}
-	s.ready = func() { write(controller.Event{Time: time.Now(), Kind: eventReady}) }
+	s.ready = func() { write(status.Event{Time: time.Now(), Kind: eventReady}) }
 	closeLog := s.close
 	s.close = func() {
 		cancel()

@@ -11,6 +11,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 // orphanGrace is the time between SIGTERM and SIGKILL for a pod whose service is not known.
@@ -42,7 +43,7 @@ func (a *adopter) adopt(found []runtime.Pod) {
 			}
 			continue
 		}
-		a.engine.events.report(rt.Service, SeverityInfo, fmt.Sprintf("pod %s was found and is stopped: %s", rt.ID, reason))
+		a.engine.events.report(rt.Service, status.SeverityInfo, fmt.Sprintf("pod %s was found and is stopped: %s", rt.ID, reason))
 		a.engine.runner.stopOrphan(rt, grace)
 	}
 }
@@ -162,7 +163,7 @@ func (a *adopter) lookFor(key v1alpha1.Key) {
 	pods, err := e.cluster.List(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			e.events.report(key, SeverityWarning, "its existing pods cannot be listed: "+bare(key, err))
+			e.events.report(key, status.SeverityWarning, "its existing pods cannot be listed: "+bare(key, err))
 		}
 		return
 	}

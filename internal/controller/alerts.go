@@ -8,6 +8,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -15,13 +16,14 @@ import (
 func (e *engine) noteAlert(from wire.Peer, m *wire.Alert) {
 	k := pressureKey{session: from.ID, kind: m.Kind, service: m.Service}
 	s := e.table.byAddr[m.Service]
-	v := Pressure{PressureTable, alertText(from.Node, m, s != nil && s.spec.Spec.WakeProof == v1alpha1.WakeProofNever)}
+	neverProves := s != nil && s.spec.Spec.WakeProof == v1alpha1.WakeProofNever
+	v := status.Pressure{Reason: status.PressureTable, Message: alertText(from.Node, m, neverProves)}
 	if m.Kind.OfWakes() {
-		v.Reason = PressureWakes
+		v.Reason = status.PressureWakes
 	}
 	switch {
 	case m.Over:
-		e.events.report("", SeverityInfo, fmt.Sprintf("node %s: no longer scarce: %v", from.Node, m.Kind))
+		e.events.report("", status.SeverityInfo, fmt.Sprintf("node %s: no longer scarce: %v", from.Node, m.Kind))
 		e.pressures.remove(k)
 	case e.pressures.count[from.ID] >= maxPressures:
 		return
@@ -54,7 +56,7 @@ func (e *engine) checkPressed(k pressureKey) {
 		return
 	}
 	for _, s := range e.table.services {
-		if s.machine.State() != lifecycle.Cold || s.reported.pressure != (Pressure{}) {
+		if s.machine.State() != lifecycle.Cold || s.reported.pressure != (status.Pressure{}) {
 			e.changed.check(s)
 		}
 	}
@@ -93,7 +95,7 @@ func alertText(node string, m *wire.Alert, unproven bool) string {
 func (e *engine) noteDenied(s *service, node string, m *wire.Denied) {
 	s.denied.note(node, m.Total, m.Source)
 	text := fmt.Sprintf("denied %s: its address may not connect to the service", m.Source)
-	e.events.report(s.key, SeverityWarning, text)
+	e.events.report(s.key, status.SeverityWarning, text)
 	e.changed.check(s)
 }
 
@@ -149,7 +151,7 @@ func (e *engine) noteHiddenClients(why string) {
 			continue
 		}
 		if s.hiddenClients = now; now != "" {
-			e.events.report(s.key, SeverityWarning, now)
+			e.events.report(s.key, status.SeverityWarning, now)
 		}
 		e.changed.check(s)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -25,8 +26,8 @@ func TestServicesWhosePodsCannotSeeClientsSayWhy(t *testing.T) {
 	message := func(name string) string { return w.status(name).Service.Status.Message }
 	w.until("the status tells", func() bool { return strings.Contains(message("a"), "not possible here: no such right") })
 	for e := range events {
-		if e.Kind == EventReport && strings.Contains(e.Text, "no such right") {
-			if e.Service != "default/a" || e.Severity != SeverityWarning {
+		if e.Kind == status.EventReport && strings.Contains(e.Text, "no such right") {
+			if e.Service != "default/a" || e.Severity != status.SeverityWarning {
 				t.Errorf("%+v", e)
 			}
 			break
@@ -77,7 +78,7 @@ func TestDeniedClientsAreTold(t *testing.T) {
 	events := w.c.Subscribe(t.Context())
 	w.d.send(&wire.Denied{Service: a, Total: 3, Source: netip.MustParseAddr("192.0.2.7")})
 	for e := range events {
-		if e.Kind == EventReport && strings.HasPrefix(e.Text, "denied 192.0.2.7:") && e.Severity == SeverityWarning {
+		if e.Kind == status.EventReport && strings.HasPrefix(e.Text, "denied 192.0.2.7:") && e.Severity == status.SeverityWarning {
 			break
 		}
 	}

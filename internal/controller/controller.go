@@ -16,6 +16,7 @@ import (
 	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -166,7 +167,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		preparer: newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
 		cluster:  cluster, began: time.Now(),
 	}
-	e.preparer.pulling = func(w *wanted, pull *Pull) { c.loop.post(func() { e.imagePulling(w, pull) }) }
+	e.preparer.pulling = func(w *wanted, pull *status.Pull) { c.loop.post(func() { e.imagePulling(w, pull) }) }
 	e.preparer.done = func(w *wanted, reason string) { c.loop.post(func() { e.imagePrepared(w, reason) }) }
 	e.daemons = &daemons{
 		loop: c.loop, events: c.events, peers: map[uint64]wire.Peer{},

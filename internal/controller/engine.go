@@ -13,6 +13,7 @@ import (
 	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -61,7 +62,7 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 			e.planner.keepHistory(s)
 		}
 		s.spent.enter(after, monotime.Now())
-		e.events.emit(Event{Time: time.Now(), Kind: EventState, Service: s.key, State: after.String()})
+		e.events.emit(status.Event{Time: time.Now(), Kind: status.EventState, Service: s.key, State: after.String()})
 	}
 	e.changed.check(s)
 	e.scaler.watch(s)
@@ -107,7 +108,7 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 		if e.closing && a.Severity == lifecycle.Info {
 			return // there would be one for each of ten thousand services
 		}
-		severity := [...]string{SeverityInfo, SeverityWarning, SeverityError}[a.Severity]
+		severity := [...]string{status.SeverityInfo, status.SeverityWarning, status.SeverityError}[a.Severity]
 		e.events.report(s.key, severity, a.Text)
 	}
 }
@@ -179,7 +180,7 @@ func (e *engine) remove(s *service) {
 }
 
 // imagePulling records the progress of fetching a service's image; nil when fetching ends.
-func (e *engine) imagePulling(w *wanted, pull *Pull) {
+func (e *engine) imagePulling(w *wanted, pull *status.Pull) {
 	if s := e.table.services[w.key]; s != nil && s.wanted == w {
 		s.pull = pull
 	}

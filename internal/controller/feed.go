@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -185,7 +186,7 @@ func (f *feed) encode(p *publication, node string) (e wire.Encoded, ok bool) {
 	}
 	e, err := wire.Encode(forNode(p.message, node))
 	if err != nil {
-		f.daemons.events.report(p.service.key, SeverityError, fmt.Sprintf("its pods cannot be published: %v", err))
+		f.daemons.events.report(p.service.key, status.SeverityError, fmt.Sprintf("its pods cannot be published: %v", err))
 		e = wire.Encoded{}
 	}
 	if !p.homes[node] {

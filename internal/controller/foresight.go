@@ -9,36 +9,16 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/forecast"
 	"wangell.loutres.me/internal/decide/lifecycle"
-)
-
-// Reasons for a pod without demand: Outlook.Wanted.
-const (
-	WantedBySchedule = "schedule"
-	WantedByForecast = "forecast"
+	"wangell.loutres.me/internal/status"
 )
 
 // wantedWhy are these reasons as users read them.
 var wantedWhy = map[string]string{
-	WantedBySchedule: "sleep.schedule wants one", WantedByForecast: "the service is likely to be used soon",
+	status.WantedBySchedule: "sleep.schedule wants one", status.WantedByForecast: "the service is likely to be used soon",
 }
 
 // foresightCheck is the longest time between two decisions: clocks may be set.
 const foresightCheck = time.Hour
-
-// Outlook says when a service has a pod without demand.
-type Outlook struct {
-	// Wanted is WantedBySchedule or WantedByForecast while it has one for that reason; otherwise empty.
-	Wanted string `json:"wanted,omitempty"`
-	// Change is when that changes next if nobody uses the service; zero if it does not.
-	Change time.Time `json:"change,omitzero"`
-	// Basis is a forecast.Basis; empty without spec.sleep.predict.
-	Basis string `json:"basis,omitempty"`
-	// IdleTimes is the number of times between uses that are known.
-	IdleTimes int `json:"idleTimes,omitempty"`
-	// Prewarm is when a pod is to be ready after the last use, and Keep for how long, in seconds.
-	Prewarm float64 `json:"prewarmSeconds,omitempty"`
-	Keep    float64 `json:"keepSeconds,omitempty"`
-}
 
 // foresight decides from spec.sleep and the past of a service when it needs a pod. It belongs to the loop.
 type foresight struct {
@@ -86,14 +66,14 @@ func (f *foresight) decide(now time.Time) (reason string, change time.Time) {
 	}
 	wanted, change := forecast.Wanted(f.periods, now)
 	if wanted {
-		reason = WantedBySchedule
+		reason = status.WantedBySchedule
 	}
 	if f.history == nil {
 		return reason, change
 	}
 	wanted, next := f.next.Wanted(f.history.Last(), now)
 	if wanted && reason == "" {
-		reason = WantedByForecast
+		reason = status.WantedByForecast
 	}
 	if !next.IsZero() && (change.IsZero() || next.Before(change)) {
 		change = next
@@ -102,11 +82,11 @@ func (f *foresight) decide(now time.Time) (reason string, change time.Time) {
 }
 
 // outlook returns the Outlook for users; nil if the manifest does not ask for one.
-func (f *foresight) outlook() *Outlook {
+func (f *foresight) outlook() *status.Outlook {
 	if len(f.periods) == 0 && f.history == nil {
 		return nil
 	}
-	o := &Outlook{Wanted: f.wanted, Change: f.change}
+	o := &status.Outlook{Wanted: f.wanted, Change: f.change}
 	if f.history != nil {
 		o.Basis, o.IdleTimes = string(f.next.Basis), f.history.Len()
 		o.Prewarm, o.Keep = f.next.Prewarm.Seconds(), f.next.Keep.Seconds()
@@ -137,7 +117,7 @@ func (p *planner) plan(s *service, history string, now time.Time) {
 	dismissed := s.foresight.dismissed
 	f, err := newForesight(s.wanted, history)
 	if err != nil {
-		p.events.report(s.key, SeverityWarning, err.Error()+": it begins anew")
+		p.events.report(s.key, status.SeverityWarning, err.Error()+": it begins anew")
 	}
 	f.dismissed = dismissed
 	s.foresight = f

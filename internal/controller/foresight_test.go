@@ -11,6 +11,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/forecast"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -50,7 +51,7 @@ func TestAScheduledServiceIsAwakeAlthoughUnused(t *testing.T) {
 	w.untilState("a", "Warm")
 	a := w.vip("a")
 	w.until("served", func() bool { return w.d.pods(a) == " serving" })
-	if o := w.status("a").Outlook; o == nil || o.Wanted != WantedBySchedule || !o.Change.After(time.Now()) {
+	if o := w.status("a").Outlook; o == nil || o.Wanted != status.WantedBySchedule || !o.Change.After(time.Now()) {
 		t.Errorf("outlook %+v", o)
 	}
 	w.d.send(&wire.Idle{Service: a, LastPacket: 1})
@@ -68,7 +69,7 @@ func TestAScheduledServiceIsAwakeAlthoughUnused(t *testing.T) {
 		t.Errorf("%s after it was put to sleep", got)
 	}
 	w.warm("a")
-	if o := w.status("a").Outlook; o.Wanted != WantedBySchedule {
+	if o := w.status("a").Outlook; o.Wanted != status.WantedBySchedule {
 		t.Errorf("used, and not kept: %+v", o)
 	}
 
@@ -99,7 +100,7 @@ func TestAForecastStartsAPodBeforeTheNextUse(t *testing.T) {
 			if c.wanted {
 				w.untilState("a", "Warm")
 				w.d.settle()
-				if o := w.status("a").Outlook; o.Wanted != WantedByForecast {
+				if o := w.status("a").Outlook; o.Wanted != status.WantedByForecast {
 					t.Errorf("outlook %+v", o)
 				}
 				return

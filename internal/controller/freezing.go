@@ -9,6 +9,7 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -183,16 +184,6 @@ func (s *service) frozenBytes() (resident, swapped uint64, any bool) {
 	return resident, swapped, any
 }
 
-// FrozenStatus is how a frozen pod is kept.
-type FrozenStatus struct {
-	Since time.Time `json:"since"`
-	// ResidentBytes and SwappedBytes are its memory in RAM and in swap; 0 while they are not measured.
-	ResidentBytes uint64 `json:"residentBytes,omitempty"`
-	SwappedBytes  uint64 `json:"swappedBytes,omitempty"`
-	// Reason says why its memory was not given back; empty if it was, or if it should stay.
-	Reason string `json:"reason,omitempty"`
-}
-
 // stillness is the state of a pod's freezing.
 type stillness struct {
 	report *wire.Frozen // the last one, if the pod is frozen; else nil
@@ -201,11 +192,11 @@ type stillness struct {
 	measure bool // the pod is being measured
 }
 
-func (s stillness) status() *FrozenStatus {
+func (s stillness) status() *status.Frozen {
 	if s.report == nil {
 		return nil
 	}
-	return &FrozenStatus{
+	return &status.Frozen{
 		Since: s.report.At.Wall(), ResidentBytes: s.report.Resident, SwappedBytes: s.report.Swapped,
 		Reason: s.report.Reason,
 	}

@@ -13,6 +13,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -55,9 +56,9 @@ func (h imageHost) Changed(i *images.Service) {
 	}
 }
 
-func (h imageHost) Failed(key v1alpha1.Key, st images.ImageStatus) {
-	h.engine.events.emit(Event{
-		Time: time.Now(), Kind: EventImages, Service: key, Severity: SeverityWarning, Text: st.Message,
+func (h imageHost) Failed(key v1alpha1.Key, st status.Images) {
+	h.engine.events.emit(status.Event{
+		Time: time.Now(), Kind: status.EventImages, Service: key, Severity: status.SeverityWarning, Text: st.Message,
 	})
 }
 
@@ -68,7 +69,7 @@ type preparer struct {
 	events  *hub
 	limit   int // of images fetched at once
 	// pulling is called while the image of a service is fetched, and with nil at the end.
-	pulling func(*wanted, *Pull)
+	pulling func(*wanted, *status.Pull)
 	// done is called with the reason why the image of a service could not be fetched; empty if it is present.
 	done func(w *wanted, reason string)
 
@@ -161,7 +162,7 @@ func (p *preparer) do(j job) {
 	if j.want == nil {
 		if err := p.runtime.Forget(p.ctx, j.key); err != nil && p.ctx.Err() == nil {
 			text := "what was prepared for it cannot be removed: " + bare(j.key, err)
-			p.events.report(j.key, SeverityWarning, text)
+			p.events.report(j.key, status.SeverityWarning, text)
 		}
 		return
 	}
@@ -172,7 +173,7 @@ func (p *preparer) do(j job) {
 	reason := ""
 	if err != nil {
 		reason = bare(j.key, err)
-		p.events.report(j.key, SeverityWarning, reason+" (tried again when a client comes)")
+		p.events.report(j.key, status.SeverityWarning, reason+" (tried again when a client comes)")
 	}
 	p.done(j.want, reason)
 }
@@ -184,9 +185,9 @@ func (p *preparer) prepare(ctx context.Context, w *wanted) error {
 	}
 	var reported atomic.Bool
 	err := p.runtime.Prepare(ctx, w.spec, func(image string, done, total int64) {
-		p.events.emit(Event{Time: time.Now(), Kind: EventPull, Service: w.key, Image: image, Done: done, Total: total})
+		p.events.emit(status.Event{Time: time.Now(), Kind: status.EventPull, Service: w.key, Image: image, Done: done, Total: total})
 		reported.Store(true)
-		p.pulling(w, &Pull{Image: image, Done: done, Total: total})
+		p.pulling(w, &status.Pull{Image: image, Done: done, Total: total})
 	})
 	if reported.Load() {
 		p.pulling(w, nil)

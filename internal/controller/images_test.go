@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/node/cri"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -49,9 +49,9 @@ func (w *clusterWorld) untilWants(d *fakeDaemon, want ...string) {
 }
 
 // images returns a service's ImageStatus, once it has a reason.
-func (w *clusterWorld) images(name, reason string) images.ImageStatus {
+func (w *clusterWorld) images(name, reason string) status.Images {
 	w.t.Helper()
-	var st images.ImageStatus
+	var st status.Images
 	w.until(name+" has the reason "+reason, func() bool { st = w.status(name).Images; return st.Reason == reason })
 	return st
 }
@@ -112,7 +112,7 @@ func TestAnImageThatCannotBePulledIsToldOnce(t *testing.T) {
 		w.d2.report(gone)
 	}
 	// The daemons report on connections of their own: the first status may name one node only.
-	var both Status
+	var both status.Status
 	w.until("both nodes have failed", func() bool {
 		both = w.status("a")
 		return strings.Count(both.Images.Message, gone.Message) == 2
@@ -205,7 +205,7 @@ func TestATagIsResolvedOnceForAllNodes(t *testing.T) {
 	for done := false; !done; {
 		select {
 		case e := <-events:
-			if e.Kind == EventImages {
+			if e.Kind == status.EventImages {
 				t.Errorf("event %+v", e)
 			}
 		default:
@@ -242,11 +242,11 @@ func TestDigestsOfAnEarlierControllerStay(t *testing.T) {
 }
 
 // imageEvents counts the events about images that wait for a subscriber.
-func imageEvents(events <-chan Event) (n int) {
+func imageEvents(events <-chan status.Event) (n int) {
 	for {
 		select {
 		case e := <-events:
-			if e.Kind == EventImages {
+			if e.Kind == status.EventImages {
 				n++
 			}
 		default:
@@ -283,7 +283,7 @@ func TestLazyPullsUseTheNodesThatAreSetUp(t *testing.T) {
 	if got := w.d.lastWanted(); len(got) > 0 {
 		t.Errorf("n1, which is not set up, is to have %v", got)
 	}
-	if st := w.status("a"); st.Lazy != images.LazyOn {
+	if st := w.status("a"); st.Lazy != status.LazyOn {
 		t.Errorf("its pods: %v", st.Lazy)
 	}
 	w.d2.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5"})
@@ -314,7 +314,7 @@ func TestImagesArePulledInFullWhereNothingIsSetUp(t *testing.T) {
 		}
 		w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5"})
 		st := w.images("a", "NotLazy")
-		if st.Ready != "True" || !strings.Contains(st.Message, c.why) || w.status("a").Lazy != images.LazyOff {
+		if st.Ready != "True" || !strings.Contains(st.Message, c.why) || w.status("a").Lazy != status.LazyOff {
 			t.Errorf("%+v", st)
 		}
 	}
@@ -357,8 +357,8 @@ func TestAPodWhoseFilesCannotBeHadIsReplacedElsewhere(t *testing.T) {
 		return len(running) == 0
 	})
 	for e := range events {
-		if e.Kind == EventReport && strings.Contains(e.Text, why) {
-			if !strings.Contains(e.Text, pod) || !strings.Contains(e.Text, "node n1") || e.Severity != SeverityError {
+		if e.Kind == status.EventReport && strings.Contains(e.Text, why) {
+			if !strings.Contains(e.Text, pod) || !strings.Contains(e.Text, "node n1") || e.Severity != status.SeverityError {
 				t.Errorf("%+v", e)
 			}
 			break

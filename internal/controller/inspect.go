@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -25,45 +26,6 @@ const (
 	mostPairs  = 20_000
 	leastPairs = 16
 )
-
-// Gate is the state of the gate of a node.
-type Gate struct {
-	Node string `json:"node"`
-	// Silent is set if the node's daemon has not answered in time. The rest is empty then.
-	Silent bool `json:"silent,omitempty"`
-	// Parked is the number of connection requests that wait for a pod now.
-	Parked uint64 `json:"parked"`
-	// Tables are how full its tables are.
-	Tables []GateTable `json:"tables"`
-	// Counters count special packets, by kind.
-	Counters map[string]uint64 `json:"counters,omitempty"`
-	// Interfaces are its external interfaces with their XDP mode.
-	Interfaces map[string]string `json:"interfaces,omitempty"`
-}
-
-// GateTable is how full a table of a gate is, or the largest share of one.
-type GateTable struct {
-	Name string `json:"name"`
-	Used uint64 `json:"used"`
-	Size uint64 `json:"size"`
-}
-
-// Connections is who is connected to what.
-type Connections struct {
-	// Most are the pairs of a client and a service with the most connections, most first, at most wire.MaxConnected.
-	Most []ConnectionsOf `json:"most"`
-	// Others is the number of connections of all other pairs.
-	Others uint64 `json:"others"`
-	// Silent are the nodes whose daemon has not answered in time.
-	Silent []string `json:"silent,omitempty"`
-}
-
-// ConnectionsOf is the number of open connections of a client to a service.
-type ConnectionsOf struct {
-	Client  netip.Addr `json:"client"`
-	Service string     `json:"service"` // namespace/name
-	Open    uint64     `json:"open"`
-}
 
 // parkedTable is the table of the parked SYNs.
 const parkedTable = "parked"
@@ -87,11 +49,11 @@ type inspection struct {
 	waiting map[uint64]bool // sessions that have not answered
 	done    chan struct{}   // closed when the rest is complete, and no longer changes
 	over    bool            // done is closed
-	nodes   []Gate
+	nodes   []status.Gate
 	pairs   map[clientOf]uint64
 	others  uint64
 	silent  []string
-	result  Connections
+	result  status.Connections
 }
 
 // clientOf is a client of a service.
@@ -120,7 +82,7 @@ func (o *inspector) ask(most uint16) *inspection {
 	o.number++
 	i := &inspection{
 		number: o.number, asked: len(o.daemons.peers), waiting: make(map[uint64]bool, len(o.daemons.peers)),
-		done: make(chan struct{}), nodes: []Gate{}, pairs: map[clientOf]uint64{},
+		done: make(chan struct{}), nodes: []status.Gate{}, pairs: map[clientOf]uint64{},
 	}
 	for id := range o.daemons.peers {
 		i.waiting[id] = true
@@ -137,12 +99,12 @@ func (o *inspector) gateState(from wire.Peer, m *wire.GateState) {
 	if !i.takes(from, m.Number) {
 		return
 	}
-	g := Gate{
-		Node: from.Node, Tables: make([]GateTable, 0, len(m.Tables)), Counters: make(map[string]uint64, len(m.Counters)),
+	g := status.Gate{
+		Node: from.Node, Tables: make([]status.GateTable, 0, len(m.Tables)), Counters: make(map[string]uint64, len(m.Counters)),
 		Interfaces: make(map[string]string, len(m.Interfaces)),
 	}
 	for _, t := range m.Tables {
-		g.Tables = append(g.Tables, GateTable(t))
+		g.Tables = append(g.Tables, status.GateTable(t))
 		if t.Name == parkedTable {
 			g.Parked = t.Used
 		}
@@ -208,11 +170,11 @@ func (o *inspector) end(i *inspection) {
 	for id := range i.waiting {
 		if p, there := o.daemons.peers[id]; there {
 			i.silent = append(i.silent, p.Node)
-			i.nodes = append(i.nodes, Gate{Node: p.Node, Silent: true, Tables: []GateTable{}})
+			i.nodes = append(i.nodes, status.Gate{Node: p.Node, Silent: true, Tables: []status.GateTable{}})
 		}
 	}
 	slices.Sort(i.silent)
-	slices.SortFunc(i.nodes, func(a, b Gate) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortFunc(i.nodes, func(a, b status.Gate) int { return strings.Compare(a.Node, b.Node) })
 	i.result = most(i.pairs, i.others)
 	i.result.Silent, i.pairs, i.waiting = i.silent, nil, nil
 	close(i.done)
@@ -227,17 +189,17 @@ func (o *inspector) end(i *inspection) {
 }
 
 // most returns the pairs with the most connections.
-func most(pairs map[clientOf]uint64, others uint64) Connections {
-	list := make([]ConnectionsOf, 0, len(pairs))
+func most(pairs map[clientOf]uint64, others uint64) status.Connections {
+	list := make([]status.ConnectionsOf, 0, len(pairs))
 	for p, open := range pairs {
-		list = append(list, ConnectionsOf{p.client, string(p.service), open})
+		list = append(list, status.ConnectionsOf{Client: p.client, Service: string(p.service), Open: open})
 	}
-	slices.SortFunc(list, func(a, b ConnectionsOf) int {
+	slices.SortFunc(list, func(a, b status.ConnectionsOf) int {
 		return cmp.Or(cmp.Compare(b.Open, a.Open), a.Client.Compare(b.Client), strings.Compare(a.Service, b.Service))
 	})
 	n := min(len(list), wire.MaxConnected)
 	for _, c := range list[n:] {
 		others += c.Open
 	}
-	return Connections{Most: slices.Clone(list[:n]), Others: others}
+	return status.Connections{Most: slices.Clone(list[:n]), Others: others}
 }

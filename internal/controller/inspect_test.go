@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -55,13 +56,14 @@ func TestGatesOfAllNodesAreAskedForOnceForAll(t *testing.T) {
 	w.d.inspected(answers(4))
 	second.inspected(answers(0))
 	w.inspector(time.Hour, time.Hour)
-	gate := func(node string, parked uint64) Gate {
-		return Gate{
-			Node: node, Parked: parked, Tables: []GateTable{{"parked", parked, 9}}, Counters: map[string]uint64{"pings": 3},
+	gate := func(node string, parked uint64) status.Gate {
+		return status.Gate{
+			Node: node, Parked: parked, Tables: []status.GateTable{{Name: "parked", Used: parked, Size: 9}},
+			Counters:   map[string]uint64{"pings": 3},
 			Interfaces: map[string]string{"eth0": "off"},
 		}
 	}
-	want := []Gate{gate("n1", 4), gate("n2", 0)}
+	want := []status.Gate{gate("n1", 4), gate("n2", 0)}
 	var both sync.WaitGroup
 	for range 2 {
 		both.Go(func() {
@@ -81,7 +83,9 @@ func TestDaemonsThatDoNotAnswerHoldUpNobody(t *testing.T) {
 	second := w.daemonOn("n2")
 	w.untilDaemons(2)
 	w.inspector(time.Millisecond, time.Millisecond)
-	want := []Gate{{Node: "n1", Silent: true, Tables: []GateTable{}}, {Node: "n2", Silent: true, Tables: []GateTable{}}}
+	want := []status.Gate{
+		{Node: "n1", Silent: true, Tables: []status.GateTable{}}, {Node: "n2", Silent: true, Tables: []status.GateTable{}},
+	}
 	if got, err := w.c.Gates(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -98,7 +102,7 @@ func TestDaemonsThatDoNotAnswerHoldUpNobody(t *testing.T) {
 	// A daemon that leaves is not waited for.
 	w.d.inspected(func(m *wire.Inspect) wire.Message { return &wire.GateState{Number: m.Number} })
 	w.c.loop.call(func() { w.c.receiver.inspector.gates = nil })
-	got := make(chan []Gate, 1)
+	got := make(chan []status.Gate, 1)
 	go func() { gates, _ := w.c.Gates(t.Context()); got <- gates }()
 	w.inspects(true)
 	second.client.Close()
@@ -134,7 +138,9 @@ func TestConnectionsOfAllNodesAreAdded(t *testing.T) {
 		return &wire.Connected{Number: m.Number, Others: 1, Pairs: pairs}
 	})
 	got, err := w.c.Connections(t.Context())
-	want := Connections{Most: []ConnectionsOf{{one, "default/shop", 5}, {two, "default/blog", 4}}, Others: 13}
+	want := status.Connections{Most: []status.ConnectionsOf{
+		{Client: one, Service: "default/shop", Open: 5}, {Client: two, Service: "default/blog", Open: 4},
+	}, Others: 13}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v\nwant %+v", got, err, want)
 	}
@@ -147,7 +153,7 @@ func TestOnlyThePairsWithTheMostConnectionsAreListed(t *testing.T) {
 	}
 	got := most(pairs, 1)
 	if len(got.Most) != wire.MaxConnected || got.Others != 1+wire.MaxConnected ||
-		slices.ContainsFunc(got.Most, func(c ConnectionsOf) bool { return c.Open != 2 }) {
+		slices.ContainsFunc(got.Most, func(c status.ConnectionsOf) bool { return c.Open != 2 }) {
 		t.Errorf("%d pairs and %d others", len(got.Most), got.Others)
 	}
 }

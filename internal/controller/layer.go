@@ -15,6 +15,7 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 const (
@@ -192,7 +193,7 @@ func (w *layerWatch) note(id string, m runtime.Layer) {
 		return
 	}
 	if first {
-		w.events.report(p.service.key, SeverityWarning, p.layer.warning)
+		w.events.report(p.service.key, status.SeverityWarning, p.layer.warning)
 	}
 	w.changed.check(p.service)
 }

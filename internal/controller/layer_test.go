@@ -12,6 +12,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 const mib = 1 << 20
@@ -92,7 +93,7 @@ func TestAPodWithAFullLayerIsEndedWithAReason(t *testing.T) {
 		return len(running) == 0
 	})
 	for e := range events {
-		if e.Kind == EventReport && strings.Contains(e.Text, "its layer is full: it has written 65.0 MiB") {
+		if e.Kind == status.EventReport && strings.Contains(e.Text, "its layer is full: it has written 65.0 MiB") {
 			break
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/reservation"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -121,7 +122,7 @@ type podLayer struct {
 // usedService holds the exported values of a service that has been used.
 type usedService struct {
 	key     v1alpha1.Key
-	traffic Traffic
+	traffic status.Traffic
 	latest  float64 // seconds since the epoch
 	saved   savings
 	answers []podAnswers // if requests are balanced

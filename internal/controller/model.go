@@ -15,6 +15,7 @@ import (
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/scale"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -72,13 +73,13 @@ type service struct {
 	sleep         sleep                // how long it has slept
 	foresight     foresight            // when it has a pod without demand
 	spent         spent                // the time it has spent in each state
-	traffic       Traffic              // of all its pods, including those that are gone
+	traffic       status.Traffic       // of all its pods, including those that are gone
 	answers       answers              // requests that have no pod
 	lastPacket    monotime.Time        // of all its pods
 	crashed       crashed              // the last pod whose process was reported to have ended
 	imageErr      string               // why its image could not be fetched ahead of need, on one machine
 	hiddenClients string               // why its pods do not see the addresses of their clients, if they should
-	pull          *Pull                // the pull in progress, on one machine; nil if none
+	pull          *status.Pull         // the pull in progress, on one machine; nil if none
 	images        images.Service       // its images, and on a cluster where they are
 	lastWake      *lifecycle.Waterfall // nil if there was none
 	counted       uint64               // number of the last wake that is in the metrics
@@ -147,11 +148,11 @@ type waiter struct {
 type glance struct {
 	state                      lifecycle.State
 	message, image, history    string
-	images                     images.ImageStatus
-	lazy                       images.LazyPulls
+	images                     status.Images
+	lazy                       status.LazyPulls
 	digests                    int // images.Digests.Changes
 	serving, desired, replicas int
-	pressure                   Pressure
+	pressure                   status.Pressure
 	wake                       uint64
 	result                     lifecycle.Result
 	phases                     int

@@ -10,20 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
-
-// Reasons of a Pressure.
-const (
-	PressureWakes = "WakesLimited"    // clients exceed a budget of wakes
-	PressureTable = "TableAlmostFull" // a table of a gate, or a share of one, is almost full
-)
-
-// Pressure describes resources of gates that are scarce, or were in the last minute. The zero value means that none is.
-type Pressure struct {
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-}
 
 const (
 	// maxPressures is the most alerts of one session that are kept, more than a daemon sends.
@@ -41,8 +30,8 @@ type pressureKey struct {
 
 // pressureSet holds the alerts of one service, or of all that are in use, and their summary.
 type pressureSet struct {
-	all     map[pressureKey]Pressure
-	summary Pressure
+	all     map[pressureKey]status.Pressure
+	summary status.Pressure
 }
 
 // summarize makes the summary, which names the first few.
@@ -50,7 +39,7 @@ func (s *pressureSet) summarize() {
 	keys := slices.SortedFunc(maps.Keys(s.all), func(a, b pressureKey) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), strings.Compare(s.all[a].Message, s.all[b].Message))
 	})
-	s.summary = Pressure{}
+	s.summary = status.Pressure{}
 	var texts []string
 	for i, k := range keys {
 		if i == namedPressures {
@@ -60,7 +49,7 @@ func (s *pressureSet) summarize() {
 		texts = append(texts, s.all[k].Message)
 	}
 	if len(keys) > 0 {
-		s.summary = Pressure{s.all[keys[0]].Reason, strings.Join(texts, "; ")}
+		s.summary = status.Pressure{Reason: s.all[keys[0]].Reason, Message: strings.Join(texts, "; ")}
 	}
 }
 
@@ -73,7 +62,7 @@ type pressures struct {
 
 func newPressures() *pressures {
 	return &pressures{
-		own: map[netip.AddrPort]*pressureSet{}, nodes: pressureSet{all: map[pressureKey]Pressure{}},
+		own: map[netip.AddrPort]*pressureSet{}, nodes: pressureSet{all: map[pressureKey]status.Pressure{}},
 		count: map[uint64]int{},
 	}
 }
@@ -81,22 +70,22 @@ func newPressures() *pressures {
 // of summarizes the pressure on the service with an address; zero if the service has lost that address. Pressure on a
 // node is reported only for services in use, so that a busy node does not cause thousands of sleeping ones to be
 // written.
-func (p *pressures) of(addr netip.AddrPort, inUse bool) Pressure {
+func (p *pressures) of(addr netip.AddrPort, inUse bool) status.Pressure {
 	if own := p.own[addr]; own != nil {
 		return own.summary
 	}
 	if !inUse {
-		return Pressure{}
+		return status.Pressure{}
 	}
 	return p.nodes.summary
 }
 
 // set records a pressure.
-func (p *pressures) set(k pressureKey, v Pressure) {
+func (p *pressures) set(k pressureKey, v status.Pressure) {
 	set := &p.nodes
 	if k.service.IsValid() {
 		if set = p.own[k.service]; set == nil {
-			set = &pressureSet{all: map[pressureKey]Pressure{}}
+			set = &pressureSet{all: map[pressureKey]status.Pressure{}}
 			p.own[k.service] = set
 		}
 	}

@@ -9,21 +9,22 @@ import (
 	"testing"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
 var attacker = netip.MustParsePrefix("192.0.2.0/24")
 
 // awaitPressure returns the next event of a pressure.
-func awaitPressure(t *testing.T, events <-chan Event) Event {
+func awaitPressure(t *testing.T, events <-chan status.Event) status.Event {
 	t.Helper()
 	for e := range events {
-		if e.Kind == EventPressure {
+		if e.Kind == status.EventPressure {
 			return e
 		}
 	}
 	t.Fatal("no event")
-	return Event{}
+	return status.Event{}
 }
 
 // A budget of wakes that clients exceed shows in an event of the service concerned and in its status, until it is over
@@ -52,8 +53,8 @@ func TestSpentBudgetIsToldOfItsService(t *testing.T) {
 	} {
 		w.d.send(&wire.Alert{Kind: c.kind, Service: w.vip(c.name), Source: attacker})
 		e := awaitPressure(t, events)
-		if e.Service != v1alpha1.Key("default/"+c.name) || e.Node != "n1" || e.Severity != SeverityWarning ||
-			e.Reason != PressureWakes || e.Text != c.text {
+		if e.Service != v1alpha1.Key("default/"+c.name) || e.Node != "n1" || e.Severity != status.SeverityWarning ||
+			e.Reason != status.PressureWakes || e.Text != c.text {
 			t.Errorf("%v: %+v, want %q", c.kind, e, c.text)
 		}
 		if c.node {
@@ -63,7 +64,7 @@ func TestSpentBudgetIsToldOfItsService(t *testing.T) {
 		}
 		w.until(c.name+" tells of it", func() bool {
 			st := w.status(c.name)
-			return st.Pressure.Reason == PressureWakes && strings.Contains(st.Pressure.Message, c.text) &&
+			return st.Pressure.Reason == status.PressureWakes && strings.Contains(st.Pressure.Message, c.text) &&
 				strings.Contains(st.Service.Status.Message, c.text)
 		})
 	}
@@ -76,13 +77,13 @@ func TestSpentBudgetIsToldOfItsService(t *testing.T) {
 	w.d.send(&wire.Alert{Kind: wire.AlertServiceWakes, Service: a, Source: attacker, Over: true})
 	w.until("it is over", func() bool {
 		st := w.status("a")
-		return st.Pressure == (Pressure{}) && st.Service.Status.Message == ""
+		return st.Pressure == (status.Pressure{}) && st.Service.Status.Message == ""
 	})
-	if w.status("b").Pressure == (Pressure{}) {
+	if w.status("b").Pressure == (status.Pressure{}) {
 		t.Error("that of another service is over, too")
 	}
 	w.d.client.Close()
-	w.until("nothing is known without a daemon", func() bool { return w.status("b").Pressure == (Pressure{}) })
+	w.until("nothing is known without a daemon", func() bool { return w.status("b").Pressure == (status.Pressure{}) })
 }
 
 // A table of a gate that is almost full shows in an event of the node and in the status of the services in use. Their
@@ -103,7 +104,9 @@ func TestAlmostFullTableIsToldOfItsNode(t *testing.T) {
 	}
 	changed() // until now
 	w.d.send(&wire.Alert{Kind: wire.AlertFlows, Used: 80, Size: 100})
-	want := Pressure{PressureTable, "node n1: the gate's table flows is almost full: 80 of 100 entries (--flows)"}
+	want := status.Pressure{
+		Reason: status.PressureTable, Message: "node n1: the gate's table flows is almost full: 80 of 100 entries (--flows)",
+	}
 	if e := awaitPressure(t, events); e.Service != "" || e.Node != "n1" || e.Reason != want.Reason ||
 		e.Text != want.Message {
 		t.Errorf("%+v, want %+v", e, want)
@@ -114,14 +117,14 @@ func TestAlmostFullTableIsToldOfItsNode(t *testing.T) {
 	if got := w.status("warm").Pressure; got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got := w.status("cold").Pressure; got != (Pressure{}) {
+	if got := w.status("cold").Pressure; got != (status.Pressure{}) {
 		t.Errorf("of a sleeping service: %+v", got)
 	}
 	if got := w.c.Pressure(); len(got) != 1 || got[0] != want {
 		t.Errorf("of nodes: %+v", got)
 	}
 	w.d.send(&wire.Alert{Kind: wire.AlertFlows, Used: 80, Size: 100, Over: true})
-	w.until("it is over", func() bool { return w.status("warm").Pressure == (Pressure{}) && len(w.c.Pressure()) == 0 })
+	w.until("it is over", func() bool { return w.status("warm").Pressure == (status.Pressure{}) && len(w.c.Pressure()) == 0 })
 	if got := changed(); got != "[default/warm]" {
 		t.Errorf("changed %s", got)
 	}
@@ -147,9 +150,10 @@ func TestPressuresAreBounded(t *testing.T) {
 	a := netip.MustParseAddrPort("10.46.100.1:80")
 	key := func(session uint64) pressureKey { return pressureKey{session, wire.AlertServiceWakes, a} }
 	for i := range uint64(5) {
-		p.set(key(i), Pressure{PressureWakes, fmt.Sprint("text ", i)})
+		p.set(key(i), status.Pressure{Reason: status.PressureWakes, Message: fmt.Sprint("text ", i)})
 	}
-	if got := p.own[a].summary; got != (Pressure{PressureWakes, "text 0; text 1; text 2; 2 more"}) {
+	want := status.Pressure{Reason: status.PressureWakes, Message: "text 0; text 1; text 2; 2 more"}
+	if got := p.own[a].summary; got != want {
 		t.Errorf("%+v", got)
 	}
 	for i := range uint64(5) {

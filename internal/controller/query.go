@@ -18,6 +18,7 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 // Ready returns why the controller cannot wake services yet; nil if it can.
@@ -37,36 +38,38 @@ func (c *Controller) Ready() error {
 
 // Subscribe returns the events from now on, until ctx ends. A subscriber that does not read misses events (Event.Lost),
 // but does not block anything.
-func (c *Controller) Subscribe(ctx context.Context) <-chan Event { return c.events.subscribe(ctx) }
+func (c *Controller) Subscribe(ctx context.Context) <-chan status.Event {
+	return c.events.subscribe(ctx)
+}
 
 // Status returns all services, sorted by namespace and name; none after the controller's end.
-func (c *Controller) Status() []Status {
-	var out []Status
+func (c *Controller) Status() []status.Status {
+	var out []status.Status
 	c.loop.call(func() {
-		out = make([]Status, 0, len(c.engine.table.services))
+		out = make([]status.Status, 0, len(c.engine.table.services))
 		for _, s := range c.engine.table.services {
 			st := s.status()
 			st.Reservations = c.engine.relief.reservations(s)
 			out = append(out, st)
 		}
 	})
-	slices.SortFunc(out, func(a, b Status) int {
+	slices.SortFunc(out, func(a, b status.Status) int {
 		return strings.Compare(a.Service.Namespace+"/"+a.Service.Name, b.Service.Namespace+"/"+b.Service.Name)
 	})
 	return out
 }
 
 // Pressure returns what is scarce in the gates of nodes as a whole, sorted by its message.
-func (c *Controller) Pressure() []Pressure {
-	var out []Pressure
+func (c *Controller) Pressure() []status.Pressure {
+	var out []status.Pressure
 	c.loop.call(func() { out = slices.Collect(maps.Values(c.engine.pressures.nodes.all)) })
-	slices.SortFunc(out, func(a, b Pressure) int { return strings.Compare(a.Message, b.Message) })
+	slices.SortFunc(out, func(a, b status.Pressure) int { return strings.Compare(a.Message, b.Message) })
 	return out
 }
 
 // Gates returns the state of the gates of all nodes with a daemon, by name, at most a few seconds old. It asks the
 // daemons, and waits two seconds for them at most.
-func (c *Controller) Gates(ctx context.Context) ([]Gate, error) {
+func (c *Controller) Gates(ctx context.Context) ([]status.Gate, error) {
 	i, err := c.inspect(ctx, (*inspector).askGates)
 	if err != nil {
 		return nil, err
@@ -75,10 +78,10 @@ func (c *Controller) Gates(ctx context.Context) ([]Gate, error) {
 }
 
 // Connections returns who is connected to pods, likewise.
-func (c *Controller) Connections(ctx context.Context) (Connections, error) {
+func (c *Controller) Connections(ctx context.Context) (status.Connections, error) {
 	i, err := c.inspect(ctx, (*inspector).askConnected)
 	if err != nil {
-		return Connections{}, err
+		return status.Connections{}, err
 	}
 	return i.result, nil
 }
@@ -99,7 +102,7 @@ func (c *Controller) inspect(ctx context.Context, ask func(*inspector) *inspecti
 }
 
 // StatusOf returns the status of one service, and whether it exists.
-func (c *Controller) StatusOf(key v1alpha1.Key) (st Status, ok bool) {
+func (c *Controller) StatusOf(key v1alpha1.Key) (st status.Status, ok bool) {
 	c.loop.call(func() {
 		if s := c.engine.table.services[key]; s != nil {
 			st, ok = s.status(), true

@@ -16,6 +16,7 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 // stopRetries are the pauses between attempts to stop a pod that the runtime fails to stop.
@@ -185,7 +186,7 @@ func (r *runner) work(k v1alpha1.Key, id string, grace time.Duration, done func(
 			}
 			pause := pauses.Step()
 			text := fmt.Sprintf("pod %s cannot be stopped, tried again in %s: %s", id, pause, bare(k, err))
-			r.events.report(k, SeverityWarning, text)
+			r.events.report(k, status.SeverityWarning, text)
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
@@ -331,11 +332,11 @@ func (l *laggards) report() {
 	list := l.late
 	l.late = nil
 	if len(list) > lateAlone {
-		l.events.report("", SeverityWarning, lateSummary(list))
+		l.events.report("", status.SeverityWarning, lateSummary(list))
 		return
 	}
 	for _, p := range list {
-		l.events.report(p.service, SeverityWarning, p.text)
+		l.events.report(p.service, status.SeverityWarning, p.text)
 	}
 }
 

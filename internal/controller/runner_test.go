@@ -15,6 +15,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 func TestStopIsRetried(t *testing.T) {
@@ -94,7 +95,7 @@ func TestImagesAreFetchedAheadWithoutDelayingWakes(t *testing.T) {
 	w.apply(newService("slow"), newService("missing"), newService("a"))
 	w.warm("a")
 	for e := range events {
-		if e.Kind == EventPull {
+		if e.Kind == status.EventPull {
 			if e.Image != "registry.example/slow:1" || e.Done != 10 || e.Total != 100 || e.Service != "default/slow" {
 				t.Errorf("event %+v", e)
 			}

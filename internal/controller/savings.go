@@ -10,6 +10,7 @@ import (
 
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 )
 
 // savings is how long a service has been asleep since the controller began to lead, and what one pod would have
@@ -20,31 +21,15 @@ type savings struct {
 	memory float64 // byte-seconds; likewise
 }
 
-// Slept is how long a service has slept since the controller began to lead, and what one pod would have reserved
-// meanwhile. The sums do not include the present sleep, so that they do not change during it: its share follows from
-// Since and the requests.
-type Slept struct {
-	// Since is when the present sleep began; zero while the service is awake.
-	Since time.Time `json:"since,omitzero"`
-	// Seconds is the sum of its sleeps that have ended.
-	Seconds float64 `json:"seconds"`
-	// CPU, in core-seconds, and Memory, in byte-seconds, are what those sleeps saved; 0 if it requests none.
-	CPU    float64 `json:"cpu,omitempty"`
-	Memory float64 `json:"memory,omitempty"`
-	// RequestCPU, in cores, and RequestMemory, in bytes, are the requests of one pod; 0 if it has none.
-	RequestCPU    float64 `json:"requestCPU,omitempty"`
-	RequestMemory float64 `json:"requestMemory,omitempty"`
-}
-
 // status returns the sleep of a service with the given requests.
-func (s *sleep) status(requests map[corev1.ResourceName]float64) Slept {
+func (s *sleep) status(requests map[corev1.ResourceName]float64) status.Slept {
 	known := func(v float64) float64 {
 		if math.IsNaN(v) {
 			return 0
 		}
 		return v
 	}
-	return Slept{
+	return status.Slept{
 		Since: s.began, Seconds: s.past.asleep.Seconds(), CPU: known(s.past.cpu), Memory: known(s.past.memory),
 		RequestCPU: known(requests[corev1.ResourceCPU]), RequestMemory: known(requests[corev1.ResourceMemory]),
 	}

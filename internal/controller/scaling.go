@@ -12,6 +12,7 @@ import (
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/scale"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 // usageEvery is how often a runtime.Meter is asked for the usage of pods.
@@ -105,7 +106,7 @@ type Observation struct {
 	// including those that wait; NaN if they are not known.
 	Requests, Concurrency float64
 	// Pods are all pods that have an address.
-	Pods []PodStatus
+	Pods []status.Pod
 }
 
 // value is the metric for each serving pod; NaN if it is not known.

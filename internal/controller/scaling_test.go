@@ -9,6 +9,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -23,7 +24,7 @@ func TestNumberOfPodsFollowsTheLoad(t *testing.T) {
 		LastPacket: monotime.Now()}}})
 	w.until("three pods", func() bool { return w.d.pods(a) == " serving serving serving" })
 	for e := range events {
-		if e.Kind == EventReport && strings.HasPrefix(e.Text, "scaled") {
+		if e.Kind == status.EventReport && strings.HasPrefix(e.Text, "scaled") {
 			if e.Text != "scaled from 1 to 3: connections 21 for each pod, target 10: wants 3" {
 				t.Errorf("event %q", e.Text)
 			}
@@ -56,7 +57,7 @@ func TestNumberOfPodsFollowsRequests(t *testing.T) {
 		w.d.send(report(now-1e9, 100))
 		w.d.send(report(now, 116))
 		for e := range events {
-			if e.Kind == EventReport && strings.HasPrefix(e.Text, "scaled") {
+			if e.Kind == status.EventReport && strings.HasPrefix(e.Text, "scaled") {
 				if e.Text != want {
 					t.Errorf("%s: event %q, want %q", metric, e.Text, want)
 				}

@@ -15,6 +15,7 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -73,8 +74,8 @@ func (s *service) lifecycle(rolls bool) lifecycle.Spec {
 	return spec
 }
 
-func (s *service) status() Status {
-	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired(),
+func (s *service) status() status.Status {
+	st := status.Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired(),
 		Outlook: s.foresight.outlook(), Pressure: s.pressure(), Images: s.images.Status, Lazy: s.images.Lazy, Pull: s.pull}
 	st.Traffic.Denied, st.Lost = s.denied.total(), s.lost()
 	st.Traffic.OpenRequests = s.answers.open()
@@ -91,7 +92,7 @@ func (s *service) status() Status {
 		UseHistory: s.foresight.saved,
 	}
 	if w.Message == "" {
-		w.Message = cmp.Or(s.imageErr, s.images.Status.Problem(), s.unready(), s.pull.message(), s.layerWarning(),
+		w.Message = cmp.Or(s.imageErr, s.images.Status.Problem(), s.unready(), s.pull.Message(), s.layerWarning(),
 			s.throttleWarning(), s.hiddenClients)
 	}
 	if s.lastPacket != 0 {
@@ -225,7 +226,7 @@ func (s *service) addStats(p *pod, st wire.PodStats) {
 }
 
 // pressure summarizes what is scarce for the service.
-func (s *service) pressure() Pressure {
+func (s *service) pressure() status.Pressure {
 	addr := s.addr
 	if s.homeless {
 		addr = netip.AddrPort{}
@@ -258,15 +259,15 @@ func wireID(id string) uint64 {
 	return max(h.Sum64(), 1)
 }
 
-func (p *pod) status() PodStatus {
+func (p *pod) status() status.Pod {
 	state := p.state().String()
 	frozen := p.still.status()
 	if frozen != nil && p.state() == lifecycle.PodServing {
 		state = "frozen"
 	}
-	return PodStatus{
+	return status.Pod{
 		ID: p.rt.ID, Addr: p.rt.Addr, Node: p.node, State: state, Started: p.rt.Started.Wall(), Frozen: frozen,
-		Traffic: Traffic{
+		Traffic: status.Traffic{
 			OpenFlows: p.stats.OpenFlows, NewFlows: p.stats.NewFlows, BytesIn: p.stats.BytesIn, BytesOut: p.stats.BytesOut,
 			Requests: p.answers.sum.Started, OpenRequests: p.answers.open(),
 			RequestsPerSecond: p.answers.rate(monotime.Now()),

@@ -11,6 +11,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 const (
@@ -131,7 +132,7 @@ func (w *throttleWatch) note(id string, containers []runtime.ContainerUsage) {
 		return
 	}
 	if p.throttle.warning != "" {
-		w.events.report(p.service.key, SeverityWarning, p.throttle.warning)
+		w.events.report(p.service.key, status.SeverityWarning, p.throttle.warning)
 	}
 	w.changed.check(p.service)
 }

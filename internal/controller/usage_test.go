@@ -14,6 +14,7 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -136,7 +137,7 @@ func TestSleptStaysTheSameDuringASleep(t *testing.T) {
 	now := monotime.Now()
 	s := newSleep(now.Add(-30 * time.Second))
 	s.is(false, now.Add(-20*time.Second), requests)
-	if got, want := s.status(requests), (Slept{Seconds: 10, CPU: 5, RequestCPU: 0.5}); got != want {
+	if got, want := s.status(requests), (status.Slept{Seconds: 10, CPU: 5, RequestCPU: 0.5}); got != want {
 		t.Errorf("awake: %+v, want %+v", got, want)
 	}
 	s.is(true, now.Add(-5*time.Second), requests)
@@ -144,7 +145,7 @@ func TestSleptStaysTheSameDuringASleep(t *testing.T) {
 	if age := time.Since(got.Since); age < 5*time.Second || age > time.Minute {
 		t.Errorf("asleep since %v, want 5 s ago", got.Since)
 	}
-	if want := (Slept{Since: got.Since, Seconds: 10, CPU: 5, RequestCPU: 0.5}); got != want || s.status(requests) != want {
+	if want := (status.Slept{Since: got.Since, Seconds: 10, CPU: 5, RequestCPU: 0.5}); got != want || s.status(requests) != want {
 		t.Errorf("asleep: %+v, then %+v, want %+v", got, s.status(requests), want)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -238,7 +239,7 @@ func TestCauseOfACrashIsTold(t *testing.T) {
 		events := w.c.Subscribe(t.Context())
 		w.rt.exits <- runtime.Exit{PodID: "a-1", Service: "default/a", Code: 137, Cause: c.cause, LogTail: c.log}
 		for e := range events {
-			if e.Kind == EventReport && e.Severity == SeverityError {
+			if e.Kind == status.EventReport && e.Severity == status.SeverityError {
 				if !strings.HasPrefix(e.Text, c.want) {
 					t.Errorf("event %q, want %q", e.Text, c.want)
 				}
@@ -267,7 +268,7 @@ func TestReasonOfAnEndReplacesACrashWhenThePodIsGone(t *testing.T) {
 	w.rt.exits <- late
 	w.until("the reason is told", func() bool { return w.status("a").Service.Status.Message == "ended: "+why })
 	for e := range events {
-		if e.Kind == EventReport && e.Severity == SeverityWarning {
+		if e.Kind == status.EventReport && e.Severity == status.SeverityWarning {
 			if e.Text != "why a pod crashed: "+why {
 				t.Errorf("event %q", e.Text)
 			}
@@ -284,7 +285,7 @@ func TestCrashedServiceIsWokenAgain(t *testing.T) {
 	w.rt.exits <- runtime.Exit{PodID: "a-1", Service: "default/a", Code: 139}
 	w.untilState("a", "Cold")
 	for e := range events {
-		if e.Kind == EventReport && e.Severity == SeverityError {
+		if e.Kind == status.EventReport && e.Severity == status.SeverityError {
 			if e.Text != "crashed: process was ended by signal 11; the next connection request wakes it "+
 				"again" || e.Service != "default/a" {
 				t.Errorf("event %+v", e)

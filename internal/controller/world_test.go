@@ -17,6 +17,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -150,13 +151,13 @@ func (w *world) vip(name string) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-func (w *world) status(name string) Status {
+func (w *world) status(name string) status.Status {
 	for _, s := range w.c.Status() {
 		if s.Service.Name == name {
 			return s
 		}
 	}
-	return Status{}
+	return status.Status{}
 }
 
 func (w *world) state(name string) string { return w.status(name).Service.Status.State }

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/images/image"
 	"wangell.loutres.me/internal/node/freezer"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/lab"
 	"wangell.loutres.me/lab/onenode"
 	"wangell.loutres.me/test/testutil/debimage"
@@ -96,7 +96,7 @@ func newPlace(ctx context.Context, wangell, zram string, recipes []*debimage.Rec
 }
 
 // until waits until all services with some names are in a state.
-func (p *place) until(ctx context.Context, names []string, what string, ok func(controller.Status) bool) error {
+func (p *place) until(ctx context.Context, names []string, what string, ok func(status.Status) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	pause := 100*time.Millisecond + 20*time.Millisecond*time.Duration(len(names)/50) // an answer costs processor time
@@ -133,7 +133,7 @@ func (p *place) until(ctx context.Context, names []string, what string, ok func(
 
 // frozen waits until all pods of services are frozen.
 func (p *place) frozen(ctx context.Context, names ...string) error {
-	return p.until(ctx, names, "frozen", func(s controller.Status) bool {
+	return p.until(ctx, names, "frozen", func(s status.Status) bool {
 		return len(s.Pods) == 1 && s.Pods[0].Frozen != nil
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/base/cgroup"
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/lab"
 	"wangell.loutres.me/lab/probe"
 	"wangell.loutres.me/lab/report"
@@ -183,12 +183,12 @@ func (p *place) enter(ctx context.Context, name, state string) error {
 		return p.settled(ctx, id)
 	case stateCold, statePrepared:
 		// A client may have its answer before the instance knows that the pod listens.
-		err := p.until(ctx, []string{name}, "awake", func(s controller.Status) bool { return s.Serving == 1 })
+		err := p.until(ctx, []string{name}, "awake", func(s status.Status) bool { return s.Serving == 1 })
 		if err == nil {
 			err = p.Control.Sleep(ctx, name)
 		}
 		if err == nil {
-			err = p.until(ctx, []string{name}, "asleep", func(s controller.Status) bool { return len(s.Pods) == 0 })
+			err = p.until(ctx, []string{name}, "asleep", func(s status.Status) bool { return len(s.Pods) == 0 })
 		}
 		if err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/base/cgroup"
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/lab"
 	"wangell.loutres.me/lab/probe"
 	"wangell.loutres.me/lab/report"
@@ -276,7 +276,7 @@ func (p *place) flap(ctx context.Context, names []string, span time.Duration) (*
 
 // countFreezes counts the events by which services froze, until ctx ends.
 func (p *place) countFreezes(ctx context.Context) (n int) {
-	_ = p.Control.Events(ctx, func() {}, func(e controller.Event) {
+	_ = p.Control.Events(ctx, func() {}, func(e status.Event) {
 		if strings.EqualFold(e.State, "Frozen") {
 			n++
 		}

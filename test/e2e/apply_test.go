@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
@@ -70,7 +70,7 @@ func TestChangedManifestFilesAreApplied(t *testing.T) {
 	// A cold service uses its new spec from the next wake on, at the same address.
 	l.sleep(t, "b")
 	f.write(t, "b.yaml", manifest(version("b", "2")))
-	l.until(t, "b", "the new spec", func(s controller.Status) bool { return s.Service.Spec.Env[0].Value == "2" })
+	l.until(t, "b", "the new spec", func(s status.Status) bool { return s.Service.Spec.Env[0].Value == "2" })
 	if got := e2e.MustAsk(t, l.Client(), b); got.Version != "2" {
 		t.Errorf("b, changed while cold: %+v", got)
 	}
@@ -202,7 +202,7 @@ func TestChangesUnderLoadLoseNoRequest(t *testing.T) {
 		}
 		f.write(t, "a.yaml", manifest(change))
 		l.untilVersion(t, "a", address, want)
-		l.until(t, "a", "the end of the old pod", func(s controller.Status) bool { return len(s.Pods) == 1 })
+		l.until(t, "a", "the end of the old pod", func(s status.Status) bool { return len(s.Pods) == 1 })
 		load.GoesOn(t)
 	}
 	close(stop)

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/envoytest"
 	"wangell.loutres.me/test/testutil/netlab"
@@ -84,7 +84,7 @@ func TestPodsSeeTheAddressesOfClientsBehindEnvoy(t *testing.T) {
 	}
 	all("awake")
 	for range 2 {
-		l.until(t, "shop", "asleep", func(s controller.Status) bool { return len(s.Pods) == 0 })
+		l.until(t, "shop", "asleep", func(s status.Status) bool { return len(s.Pods) == 0 })
 		if woke := all("woken"); woke == 0 {
 			t.Error("no request has woken the service")
 		}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
 )
@@ -42,7 +42,7 @@ func TestServiceWakesServesAndSleepsAgain(t *testing.T) {
 		if s.Replicas != 1 {
 			t.Errorf("%s: %+v", want.what, s)
 		}
-		l.until(t, "hello", "the time of the request", func(s controller.Status) bool {
+		l.until(t, "hello", "the time of the request", func(s status.Status) bool {
 			return s.Service.Status.LatestRequest != nil && time.Since(s.Service.Status.LatestRequest.Time) < e2e.Patience
 		})
 	}
@@ -133,7 +133,7 @@ func TestFiveHundredClientsOfAColdServiceWakeOnePod(t *testing.T) {
 		t.Errorf("wakes: %+v, want one", w)
 	}
 	s := l.until(t, "hello", "all flows counted",
-		func(s controller.Status) bool { return s.Traffic.NewFlows >= clients*each })
+		func(s status.Status) bool { return s.Traffic.NewFlows >= clients*each })
 	if s.Traffic.NewFlows != clients*each {
 		t.Errorf("%d flows counted, want %d", s.Traffic.NewFlows, clients*each)
 	}

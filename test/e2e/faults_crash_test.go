@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
@@ -145,14 +145,14 @@ func TestNextRequestStartsAnotherPodAfterACrash(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		e := u.await(t, begin, "the crash of the "+what, reports(controller.SeverityError, "crashed"))
+		e := u.await(t, begin, "the crash of the "+what, reports(status.SeverityError, "crashed"))
 		// A process may answer before containerd reports that it runs. Then the start fails.
 		if !strings.Contains(e.Text, "signal 9") && !strings.Contains(e.Text, "code") &&
 			!strings.Contains(e.Text, "its start failed although it listened") {
 			t.Errorf("the crash of the %s: %q", what, e.Text)
 		}
 		if s := l.until(t, "hello", "its end",
-			func(s controller.Status) bool { return len(s.Pods) == 0 }); s.Service.Status.Message == "" {
+			func(s status.Status) bool { return len(s.Pods) == 0 }); s.Service.Status.Message == "" {
 			t.Errorf("after the crash of the %s: %+v", what, s)
 		}
 		if after := e2e.MustAsk(t, l.Client(), address); after.Instance == before.Instance {
@@ -183,8 +183,8 @@ func TestKilledDaemonLosesNoRequest(t *testing.T) {
 		l.killOne(t, daemonProcess...)
 		answered := e2e.AskLater(l.Client(), cold) // while there is no daemon
 		load.GoesOn(t)
-		u.await(t, begin, "the next daemon", func(e controller.Event) bool {
-			return e.Kind == controller.EventDaemon &&
+		u.await(t, begin, "the next daemon", func(e status.Event) bool {
+			return e.Kind == status.EventDaemon &&
 				e.Text == "connected"
 		})
 		for what, err := range map[string]error{"while there is no daemon": <-answered, "before it was killed": <-parked} {

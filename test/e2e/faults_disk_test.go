@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/images/image"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
@@ -58,7 +58,7 @@ func TestPullReportsAFullDiskAndRecovers(t *testing.T) {
 	address := l.address(t, "large")
 	refused(t, l.Client(), address)
 	const want = "no space left on device"
-	e := u.await(t, 0, "the failure", reports(controller.SeverityError, want))
+	e := u.await(t, 0, "the failure", reports(status.SeverityError, want))
 	if s := l.until(t, "large", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message, want) ||
 		!strings.Contains(s.Message, "free some") {
 		t.Errorf("status: %+v, event: %q", s, e.Text)

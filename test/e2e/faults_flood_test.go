@@ -19,7 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
 )
@@ -243,5 +243,5 @@ func TestParkedSYNsStayWithinTheLimitOfAService(t *testing.T) {
 	if len(w) != 1 || w[0].Released > 4 {
 		t.Errorf("wakes: %+v, want one with at most 4 SYNs released", w)
 	}
-	l.until(t, "slow", "all flows counted", func(s controller.Status) bool { return s.Traffic.NewFlows == 8 })
+	l.until(t, "slow", "all flows counted", func(s status.Status) bool { return s.Traffic.NewFlows == 8 })
 }

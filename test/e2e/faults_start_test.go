@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
 )
@@ -77,8 +77,8 @@ func TestServicesThatCannotStartSayWhy(t *testing.T) {
 				name := test.broken.name
 				refused(t, l.Client(), l.address(t, name))
 				s := l.until(t, name, "failure", isState("Failed"))
-				event := u.await(t, 0, "the failure", func(e controller.Event) bool {
-					return e.Service == v1alpha1.Key("default/"+name) && reports(controller.SeverityError, "wake failed")(e)
+				event := u.await(t, 0, "the failure", func(e status.Event) bool {
+					return e.Service == v1alpha1.Key("default/"+name) && reports(status.SeverityError, "wake failed")(e)
 				})
 				for _, want := range test.want {
 					l.untilSaid(t, u, func(said string) bool { return strings.Contains(said, want) })
@@ -91,14 +91,14 @@ func TestServicesThatCannotStartSayWhy(t *testing.T) {
 				if w := l.wakes(t, name); len(w) != 1 || w[0].Result != "failed" || w[0].Reason == "" {
 					t.Errorf("wakes: %+v", w)
 				}
-				l.until(t, name, "end of its pod", func(s controller.Status) bool { return len(s.Pods) == 0 })
+				l.until(t, name, "end of its pod", func(s status.Status) bool { return len(s.Pods) == 0 })
 				e2e.MustAsk(t, l.Client(), l.address(t, "good"))
 			})
 		}
 	})
 	f.write(t, "m.yaml", manifest(repaired...))
 	for _, s := range repaired {
-		l.until(t, s.name, "repaired manifest", func(s controller.Status) bool { return s.Service.Status.State != "Failed" })
+		l.until(t, s.name, "repaired manifest", func(s status.Status) bool { return s.Service.Status.State != "Failed" })
 		e2e.MustAsk(t, l.Client(), l.address(t, s.name))
 	}
 }
@@ -138,8 +138,8 @@ func TestServiceStartsOnceItsImageIsInTheRegistry(t *testing.T) {
 	u := l.startWith(t, manifest(service{name: "hello", image: image}), "-f", "-", "--insecure-registry", host)
 	const want = "not found in registry (pull 404): check spec.image"
 	// The message comes before the first client.
-	u.await(t, 0, "the image is missing", reports(controller.SeverityWarning, want))
-	s := l.until(t, "hello", "the message", func(s controller.Status) bool { return s.Service.Status.Message != "" })
+	u.await(t, 0, "the image is missing", reports(status.SeverityWarning, want))
+	s := l.until(t, "hello", "the message", func(s status.Status) bool { return s.Service.Status.Message != "" })
 	for _, part := range []string{image, want} {
 		if !strings.Contains(s.Service.Status.Message, part) {
 			t.Errorf("status: %q, want %q in it", s.Service.Status.Message, part)
@@ -147,7 +147,7 @@ func TestServiceStartsOnceItsImageIsInTheRegistry(t *testing.T) {
 	}
 	address := l.address(t, "hello")
 	refused(t, l.Client(), address)
-	e := u.await(t, 0, "the failure", reports(controller.SeverityError, "wake failed"))
+	e := u.await(t, 0, "the failure", reports(status.SeverityError, "wake failed"))
 	if s := l.until(t, "hello", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message, want) ||
 		!strings.Contains(e.Text, want) {
 		t.Errorf("status %+v, event %q", s, e.Text)
@@ -155,7 +155,7 @@ func TestServiceStartsOnceItsImageIsInTheRegistry(t *testing.T) {
 	push(t, l.Clients[1], image, serverImage)
 	e2e.MustAsk(t, l.Client(), address)
 	if got := u.await(t, 0, "progress",
-		func(e controller.Event) bool { return e.Kind == controller.EventPull }); got.Service != "default/hello" {
+		func(e status.Event) bool { return e.Kind == status.EventPull }); got.Service != "default/hello" {
 		t.Errorf("progress of the pull: %+v", got)
 	}
 	// The image is on the machine now, so the registry is not needed.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
 )
@@ -35,7 +35,7 @@ func TestRepeatedSYNIsTheSameFlow(t *testing.T) {
 	address := l.address(t, "lines")
 	first := e2e.MustConverse(t, l.Client(), address)
 	first.Close()
-	l.until(t, "lines", "the first flow counted", func(s controller.Status) bool { return s.Traffic.NewFlows == 1 })
+	l.until(t, "lines", "the first flow counted", func(s status.Status) bool { return s.Traffic.NewFlows == 1 })
 	for i, what := range []string{"warm", "cold"} {
 		if what == "cold" {
 			l.sleep(t, "lines")

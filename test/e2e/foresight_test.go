@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/forecast"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
@@ -43,7 +43,7 @@ func TestPodsAreReadyBeforeAnyoneAsks(t *testing.T) {
 		"daily":  "sleep.schedule keeps a pod until",
 		"hourly": "The forecast is made from its last 30 pauses, which are alike",
 	} {
-		l.until(t, name, "ready", func(s controller.Status) bool { return s.Serving == 1 })
+		l.until(t, name, "ready", func(s status.Status) bool { return s.Serving == 1 })
 		out, err := l.wangell("why", name)
 		if err != nil || !strings.Contains(out, want) {
 			t.Errorf("why %s: %v\n%s", name, err, out)
@@ -57,7 +57,7 @@ func TestPodsAreReadyBeforeAnyoneAsks(t *testing.T) {
 	if _, err := l.wangell("sleep", "daily"); err != nil {
 		t.Fatal(err)
 	}
-	l.until(t, "daily", "asleep", func(s controller.Status) bool { return len(s.Pods) == 0 })
+	l.until(t, "daily", "asleep", func(s status.Status) bool { return len(s.Pods) == 0 })
 	e2e.MustAsk(t, l.Client(), l.address(t, "daily"))
 	if w := l.wakes(t, "daily"); len(w) != 1 {
 		t.Errorf("wakes: %+v, want 1", w)

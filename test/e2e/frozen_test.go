@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
@@ -22,8 +22,8 @@ func freezing(s service, more string) service {
 // untilFrozen waits until a service freezes after a point in the events of up.
 func (u *up) untilFrozen(t *testing.T, since int, name string) {
 	t.Helper()
-	u.await(t, since, "freezing of "+name, func(e controller.Event) bool {
-		return e.Kind == controller.EventState && string(e.Service) == "default/"+name && e.State == "Frozen"
+	u.await(t, since, "freezing of "+name, func(e status.Event) bool {
+		return e.Kind == status.EventState && string(e.Service) == "default/"+name && e.State == "Frozen"
 	})
 }
 
@@ -96,7 +96,7 @@ func TestDownEndsFrozenPods(t *testing.T) {
 	u := l.startWith(t, manifest(freezing(lines("lines"), "")), "-f", "-", "--zram", "64Mi")
 	k := e2e.MustConverse(t, l.Client(), l.address(t, "lines"))
 	u.untilFrozen(t, 0, "lines")
-	l.until(t, "lines", "swapped", func(s controller.Status) bool {
+	l.until(t, "lines", "swapped", func(s status.Status) bool {
 		return len(s.Pods) == 1 && s.Pods[0].Frozen != nil && s.Pods[0].Frozen.SwappedBytes > 0
 	})
 	if err := u.stop(); err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
@@ -20,8 +20,8 @@ func TestIdleServiceSleeps(t *testing.T) {
 	for i := range 2 {
 		begin := u.now()
 		e2e.MustAsk(t, l.Client(), address)
-		u.await(t, begin, "sleep", func(e controller.Event) bool {
-			return e.Kind == controller.EventState && e.Service == "default/hello" && e.State == "Cold"
+		u.await(t, begin, "sleep", func(e status.Event) bool {
+			return e.Kind == status.EventState && e.Service == "default/hello" && e.State == "Cold"
 		})
 		s := l.service(t, "hello")
 		if s.Service.Status.Replicas != 0 || s.Service.Status.State != "Cold" || s.Service.Status.LatestRequest == nil {
@@ -45,8 +45,8 @@ func TestForgedSYNsKeepNoServiceAwake(t *testing.T) {
 	// sleeps waits until a service has fallen asleep so often, and checks that it stays asleep with so many wakes.
 	sleeps := func(name string, times, wakes int) {
 		t.Helper()
-		u.await(t, 0, "sleep of "+name, func(e controller.Event) bool {
-			if e.Kind == controller.EventState && string(e.Service) == "default/"+name && e.State == "Cold" {
+		u.await(t, 0, "sleep of "+name, func(e status.Event) bool {
+			if e.Kind == status.EventState && string(e.Service) == "default/"+name && e.State == "Cold" {
 				times--
 			}
 			return times == 0
@@ -82,8 +82,8 @@ func TestPacketsKeepAServiceAwakeAndSilenceDoesNot(t *testing.T) {
 	if n := len(l.wakes(t, "lines")); n != 1 {
 		t.Errorf("%d wakes, want 1", n)
 	}
-	u.await(t, begin, "sleep", func(e controller.Event) bool {
-		return e.Kind == controller.EventState &&
+	u.await(t, begin, "sleep", func(e status.Event) bool {
+		return e.Kind == status.EventState &&
 			e.State == "Cold"
 	})
 	if err := k.SetReadDeadline(time.Now().Add(e2e.Patience)); err != nil {
@@ -111,7 +111,7 @@ func TestSYNDuringASleepIsAnsweredByTheNextPod(t *testing.T) {
 		_, err := l.wangell("sleep", "lines")
 		slept <- err
 	}()
-	l.until(t, "lines", "stopping", func(s controller.Status) bool {
+	l.until(t, "lines", "stopping", func(s status.Status) bool {
 		return len(s.Pods) == 1 &&
 			s.Pods[0].State == "stopping"
 	})
@@ -146,9 +146,9 @@ func TestSYNDuringASleepIsAnsweredByTheNextPod(t *testing.T) {
 	if err := <-slept; err != nil {
 		t.Error(err)
 	}
-	u.await(t, begin, "the second wake", reports(controller.SeverityInfo, "wakes:"))
+	u.await(t, begin, "the second wake", reports(status.SeverityInfo, "wakes:"))
 	if s := l.until(t, "lines", "warm",
-		func(s controller.Status) bool { return s.Service.Status.State == "Warm" }); s.Service.Status.Replicas != 1 {
+		func(s status.Status) bool { return s.Service.Status.State == "Warm" }); s.Service.Status.Replicas != 1 {
 		t.Errorf("afterwards: %+v", s)
 	}
 }

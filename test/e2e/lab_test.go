@@ -17,11 +17,11 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/machine/instance"
 	"wangell.loutres.me/internal/show/httpapi"
 	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
 )
@@ -178,7 +178,7 @@ func (l *lab) callAPI(t *testing.T, f func(context.Context, *httpapi.Client) err
 }
 
 // services returns the status of all services.
-func (l *lab) services(t *testing.T) (list []controller.Status) {
+func (l *lab) services(t *testing.T) (list []status.Status) {
 	t.Helper()
 	l.callAPI(t, func(ctx context.Context, c *httpapi.Client) (err error) {
 		list, err = c.Status(ctx)
@@ -188,7 +188,7 @@ func (l *lab) services(t *testing.T) (list []controller.Status) {
 }
 
 // service returns the status of a service in the namespace default.
-func (l *lab) service(t *testing.T, name string) controller.Status {
+func (l *lab) service(t *testing.T, name string) status.Status {
 	t.Helper()
 	list := l.services(t)
 	for _, s := range list {
@@ -226,7 +226,7 @@ func (l *lab) sleep(t *testing.T, name string) {
 }
 
 // until waits until the status of a service matches, and returns it.
-func (l *lab) until(t *testing.T, name, what string, ok func(controller.Status) bool) controller.Status {
+func (l *lab) until(t *testing.T, name, what string, ok func(status.Status) bool) status.Status {
 	t.Helper()
 	for deadline := time.Now().Add(e2e.Patience); ; time.Sleep(20 * time.Millisecond) {
 		s := l.service(t, name)
@@ -242,13 +242,13 @@ func (l *lab) until(t *testing.T, name, what string, ok func(controller.Status) 
 // untilAsleep waits until a service has no pod.
 func (l *lab) untilAsleep(t *testing.T, name string) {
 	t.Helper()
-	l.until(t, name, "sleep", func(s controller.Status) bool { return s.Service.Status.Replicas == 0 && len(s.Pods) == 0 })
+	l.until(t, name, "sleep", func(s status.Status) bool { return s.Service.Status.Replicas == 0 && len(s.Pods) == 0 })
 }
 
 // untilNoFlows waits until the gate counts no open flow of a service.
-func (l *lab) untilNoFlows(t *testing.T, name string) controller.Status {
+func (l *lab) untilNoFlows(t *testing.T, name string) status.Status {
 	t.Helper()
-	return l.until(t, name, "the end of its flows", func(s controller.Status) bool { return s.Traffic.OpenFlows == 0 })
+	return l.until(t, name, "the end of its flows", func(s status.Status) bool { return s.Traffic.OpenFlows == 0 })
 }
 
 // makeDir creates a folder of the lab that belongs to a user.
@@ -261,10 +261,10 @@ func (l *lab) makeDir(t *testing.T, name string, uid int) {
 }
 
 // isState and hasPod are conditions for until.
-func isState(state string) func(controller.Status) bool {
-	return func(s controller.Status) bool { return s.Service.Status.State == state }
+func isState(state string) func(status.Status) bool {
+	return func(s status.Status) bool { return s.Service.Status.State == state }
 }
 
-func hasPod(state string) func(controller.Status) bool {
-	return func(s controller.Status) bool { return len(s.Pods) == 1 && s.Pods[0].State == state }
+func hasPod(state string) func(status.Status) bool {
+	return func(s status.Status) bool { return len(s.Pods) == 1 && s.Pods[0].State == state }
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
 )
@@ -60,7 +60,7 @@ func TestClientsFinishAtTheAddressThatTheirServiceHasLeft(t *testing.T) {
 				t.Error("another pod answers")
 			}
 		}
-		l.until(t, "a", "all connections counted", func(s controller.Status) bool {
+		l.until(t, "a", "all connections counted", func(s status.Status) bool {
 			return s.Traffic.OpenFlows == uint32(len(clients))
 		})
 	}
@@ -85,10 +85,10 @@ func TestClientsFinishAtTheAddressThatTheirServiceHasLeft(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	l.until(t, "a", "the first clients alone", func(s controller.Status) bool { return s.Traffic.OpenFlows == 4 })
+	l.until(t, "a", "the first clients alone", func(s status.Status) bool { return s.Traffic.OpenFlows == 4 })
 	began := time.Now()
 	clients[0].MustEcho(t, "not idle")
-	l.until(t, "a", "a request after all others ended", func(s controller.Status) bool {
+	l.until(t, "a", "a request after all others ended", func(s status.Status) bool {
 		return s.Service.Status.LatestRequest.After(began)
 	})
 	for _, k := range clients[:4] {

@@ -17,9 +17,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/syncbuf"
 )
@@ -43,7 +43,7 @@ func TestCommandsPrintTablesAndJSON(t *testing.T) {
 	})
 	eventually(t, "the log", func() bool { return strings.Contains(l.must(t, "logs", "hello"), "server: listening on") })
 
-	var list []controller.Status
+	var list []status.Status
 	if err := decode(l.must(t, "ps", "-o", "json"), &list); err != nil || len(list) != 2 {
 		t.Errorf("ps -o json: %v: %+v", err, list)
 	}
@@ -176,9 +176,9 @@ func TestEventsAndLogAreJSONLines(t *testing.T) {
 	var states []string
 	for _, e := range u.events {
 		switch e.Kind {
-		case controller.EventState:
+		case status.EventState:
 			states = append(states, e.State)
-		case controller.EventReport, controller.EventPull, controller.EventDaemon, "ready":
+		case status.EventReport, status.EventPull, status.EventDaemon, "ready":
 		default:
 			t.Errorf("event %+v", e)
 		}
@@ -200,7 +200,7 @@ func TestMetricsFollowTheConventionsOfPrometheus(t *testing.T) {
 	l := newLab(t, 1)
 	l.startWith(t, manifest(service{name: "hello"}, service{name: "sleeper"}), "-f", "-", "--metrics-address", address)
 	e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
-	l.until(t, "hello", "all flows counted", func(s controller.Status) bool { return s.Traffic.NewFlows == 1 })
+	l.until(t, "hello", "all flows counted", func(s status.Status) bool { return s.Traffic.NewFlows == 1 })
 	text, err := e2e.Get(l.Node, address, "/metrics")
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/debimage"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/postgres"
@@ -79,7 +79,7 @@ func (l *lab) crash(t *testing.T, name string) {
 			t.Fatal(err)
 		}
 	}
-	l.until(t, name, "its end", func(s controller.Status) bool { return len(s.Pods) == 0 })
+	l.until(t, name, "its end", func(s status.Status) bool { return len(s.Pods) == 0 })
 }
 
 // Clients find the server asleep, also after its postmaster was killed, so that it replays its log before it accepts

@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"wangell.loutres.me/internal/base/cgroup"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/node/freezer"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/debimage"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/mariadb"
@@ -124,7 +124,7 @@ func (l *lab) cutPower(t *testing.T, name string, of database) {
 		out, err := l.wangell("sleep", name)
 		return err == nil, out
 	})
-	l.until(t, name, "no pod", func(s controller.Status) bool { return len(s.Pods) == 0 })
+	l.until(t, name, "no pod", func(s status.Status) bool { return len(s.Pods) == 0 })
 	e2e.Eventually(t, "the volume to be unmounted", func() (bool, string) {
 		mounts, err := os.ReadFile("/proc/mounts")
 		return err == nil && !strings.Contains(string(mounts), filepath.Dir(disk)), string(mounts)

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
@@ -74,7 +74,7 @@ func TestPreparedPodsServeWakes(t *testing.T) {
 		for _, name := range []string{"cold", "ready"} {
 			pod := l.untilPrepared(t, "ready")
 			e2e.MustAsk(t, l.Client(), l.address(t, name))
-			s := l.until(t, name, "warm", func(s controller.Status) bool { return s.Serving == 1 })
+			s := l.until(t, name, "warm", func(s status.Status) bool { return s.Serving == 1 })
 			if s.Pods[0].ID == pod {
 				taken++
 			}
@@ -85,7 +85,7 @@ func TestPreparedPodsServeWakes(t *testing.T) {
 			}
 			took[name] = append(took[name], at)
 			l.must(t, "sleep", name)
-			l.until(t, name, "asleep", func(s controller.Status) bool { return len(s.Pods) == 0 })
+			l.until(t, name, "asleep", func(s status.Status) bool { return len(s.Pods) == 0 })
 		}
 	}
 	if taken == 0 { // one may wait a moment before the runtime knows it

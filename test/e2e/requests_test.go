@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/envoytest"
 )
@@ -110,7 +110,7 @@ func TestRequestsOfOneConnectionGoToAllPods(t *testing.T) {
 	eventually(t, "requests of all pods are counted", func() bool {
 		instances(t, c, address, 90)
 		s := l.service(t, "shop")
-		return !slices.ContainsFunc(s.Pods, func(p controller.PodStatus) bool { return p.Traffic.Requests < 30 }) &&
+		return !slices.ContainsFunc(s.Pods, func(p status.Pod) bool { return p.Traffic.Requests < 30 }) &&
 			s.Traffic.RequestsPerSecond > 0
 	})
 	if top := l.must(t, "top", "shop", "--count", "1"); !strings.Contains(top, "REQ/S") {
@@ -163,7 +163,7 @@ func TestKeptConnectionSurvivesASleep(t *testing.T) {
 	})
 	before := ask()
 	for range 2 {
-		l.until(t, "shop", "asleep", func(s controller.Status) bool { return len(s.Pods) == 0 })
+		l.until(t, "shop", "asleep", func(s status.Status) bool { return len(s.Pods) == 0 })
 		after := ask()
 		if after == before {
 			t.Errorf("the same process, %s, answers after a sleep", after)
@@ -255,8 +255,8 @@ func TestNoRequestIsLostWhilePodsComeAndGo(t *testing.T) {
 				}
 			}
 		}
-		l.until(t, "shop", "another pod", func(s controller.Status) bool {
-			return hasServing(3)(s) && !slices.ContainsFunc(s.Pods, func(p controller.PodStatus) bool { return p.ID == victim })
+		l.until(t, "shop", "another pod", func(s status.Status) bool {
+			return hasServing(3)(s) && !slices.ContainsFunc(s.Pods, func(p status.Pod) bool { return p.ID == victim })
 		})
 		g.GoesOn(t)
 	}

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
 )
@@ -24,8 +24,8 @@ func scaled() service {
 }
 
 // hasServing returns a condition for until: n pods serve, and there are no others.
-func hasServing(n int) func(controller.Status) bool {
-	return func(s controller.Status) bool { return s.Serving == n && s.Desired == n && len(s.Pods) == n }
+func hasServing(n int) func(status.Status) bool {
+	return func(s status.Status) bool { return s.Serving == n && s.Desired == n && len(s.Pods) == n }
 }
 
 // openMany opens connections and sends nothing.
@@ -53,7 +53,7 @@ func TestReplicasFollowOpenConnections(t *testing.T) {
 		open := openMany(t, l.Client(), address, 30)
 		l.until(t, "scaled", "three pods", hasServing(3))
 		// The reason is reported with its numbers.
-		u.await(t, begin, "the reason", reports(controller.SeverityInfo, "target 10"))
+		u.await(t, begin, "the reason", reports(status.SeverityInfo, "target 10"))
 		g.GoesOn(t)
 		// New connections go to the pods with the fewest, and not to the one that has most of the earlier ones.
 		counts := map[string]int{}
@@ -66,11 +66,11 @@ func TestReplicasFollowOpenConnections(t *testing.T) {
 		for _, c := range open {
 			c.Close()
 		}
-		l.until(t, "scaled", "one pod again", func(s controller.Status) bool { return s.Desired == 1 && s.Serving == 1 })
+		l.until(t, "scaled", "one pod again", func(s status.Status) bool { return s.Desired == 1 && s.Serving == 1 })
 		g.GoesOn(t)
 		g.Stop(t)
 		// All are gone if that took longer than the idle timeout.
-		l.until(t, "scaled", "the others are gone", func(s controller.Status) bool { return len(s.Pods) <= 1 })
+		l.until(t, "scaled", "the others are gone", func(s status.Status) bool { return len(s.Pods) <= 1 })
 	}
 	l.untilAsleep(t, "scaled")
 	e2e.MustAsk(t, l.Client(), address)
@@ -111,9 +111,9 @@ func TestScaleInKeepsOpenConnections(t *testing.T) {
 			k.Close()
 		}
 	}
-	st := l.until(t, "lines", "one of them drains", func(s controller.Status) bool {
+	st := l.until(t, "lines", "one of them drains", func(s status.Status) bool {
 		return s.Desired == 1 &&
-			slices.ContainsFunc(s.Pods, func(p controller.PodStatus) bool { return p.State == "draining" })
+			slices.ContainsFunc(s.Pods, func(p status.Pod) bool { return p.State == "draining" })
 	})
 	if len(st.Pods) != 2 {
 		t.Errorf("while one drains: %+v", st.Pods)
@@ -140,7 +140,7 @@ func TestScaleInKeepsOpenConnections(t *testing.T) {
 	}
 	pods[goes][0].MustEcho(t, "until the end")
 	pods[goes][0].Close()
-	l.until(t, "lines", "it is gone", func(s controller.Status) bool { return len(s.Pods) == 1 || s.Desired > 1 })
+	l.until(t, "lines", "it is gone", func(s status.Status) bool { return len(s.Pods) == 1 || s.Desired > 1 })
 	pods[stays][0].MustEcho(t, "and on")
 }
 
@@ -159,7 +159,7 @@ func TestCrowdAtASleepingServiceStartsSeveralPods(t *testing.T) {
 	for _, a := range crowd(t, l.Clients, 40, address) {
 		instances[a.Instance]++
 	}
-	u.await(t, begin, "the wake", reports(controller.SeverityInfo, "warm: "))
+	u.await(t, begin, "the wake", reports(status.SeverityInfo, "warm: "))
 	st := l.until(t, "scaled", "three pods", hasServing(3))
 	t.Logf("answers by pod: %v; wakes: %d", instances, len(l.wakes(t, "scaled")))
 	var first, last int64
@@ -224,7 +224,7 @@ func TestReplicasFollowUsage(t *testing.T) {
 				end = func() {}
 			}
 			l.until(t, "busy", "two pods", hasServing(2))
-			e := u.await(t, begin, "the reason", reports(controller.SeverityInfo, metric.name+" "))
+			e := u.await(t, begin, "the reason", reports(status.SeverityInfo, metric.name+" "))
 			t.Log(e.Text)
 			end()
 			if metric.name == "cpu" {

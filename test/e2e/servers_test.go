@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/debimage"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
@@ -110,7 +110,7 @@ func TestNginxServesItsClients(t *testing.T) {
 	} {
 		use.do()
 		// A short use may end before the controller has recorded the wake: the node lets the client in by itself.
-		l.until(t, s.name, "replica after "+use.what, func(s controller.Status) bool {
+		l.until(t, s.name, "replica after "+use.what, func(s status.Status) bool {
 			return s.Service.Status.Replicas == 1
 		})
 		l.untilNoFlows(t, s.name)

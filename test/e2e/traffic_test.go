@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/envoytest"
 )
@@ -83,13 +83,13 @@ func TestTrafficIsSplitAmongRevisions(t *testing.T) {
 	if got["1"]+got["2"] != n || got["2"] < 40 || got["2"] > 160 { // 100 with a standard deviation of 9.5
 		t.Errorf("10 %% of %d requests: %v", n, got)
 	}
-	l.until(t, "shop-v2", "counted requests", func(s controller.Status) bool {
+	l.until(t, "shop-v2", "counted requests", func(s status.Status) bool {
 		askTag(t, c, address, "canary") // Envoy reports once a second, from the second on in which it gets to know the pod
 		return s.Traffic.Requests > 0
 	})
 
 	// Each of them sleeps, also while a client keeps its connection and the other one is used.
-	l.until(t, "shop-v2", "sleep while shop-v1 is used", func(s controller.Status) bool {
+	l.until(t, "shop-v2", "sleep while shop-v1 is used", func(s status.Status) bool {
 		for range 5 {
 			if _, err := e2e.AskBy(e2e.HTTPClient(l.Client(), false), l.address(t, "shop-v1")); err != nil {
 				t.Fatal(err)

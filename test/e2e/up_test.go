@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
@@ -76,7 +76,7 @@ type up struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced at every event
-	events  []controller.Event
+	events  []status.Event
 	log     bytes.Buffer
 }
 
@@ -101,7 +101,7 @@ func (l *lab) startWith(t *testing.T, stdin string, flags ...string) *up {
 			t.Logf("output of wangell up:\n%s", u.said())
 		}
 	})
-	u.await(t, 0, "ready", func(e controller.Event) bool { return e.Kind == "ready" })
+	u.await(t, 0, "ready", func(e status.Event) bool { return e.Kind == "ready" })
 	return u
 }
 
@@ -152,9 +152,9 @@ func (l *lab) launch(stdin string, flags ...string) (*up, error) {
 func (u *up) readEvents(r io.ReadCloser) {
 	defer r.Close()
 	for s := bufio.NewScanner(r); s.Scan(); {
-		var e controller.Event
+		var e status.Event
 		if err := json.Unmarshal(s.Bytes(), &e); err != nil {
-			e = controller.Event{Kind: "not JSON", Text: s.Text()}
+			e = status.Event{Kind: "not JSON", Text: s.Text()}
 		}
 		u.mu.Lock()
 		u.events = append(u.events, e)
@@ -193,7 +193,7 @@ func (u *up) now() int {
 }
 
 // await returns the first matching event from number since on, past or future.
-func (u *up) await(t *testing.T, since int, what string, match func(controller.Event) bool) controller.Event {
+func (u *up) await(t *testing.T, since int, what string, match func(status.Event) bool) status.Event {
 	t.Helper()
 	timeout := time.After(e2e.Patience)
 	for {
@@ -217,9 +217,9 @@ func (u *up) await(t *testing.T, since int, what string, match func(controller.E
 }
 
 // reports returns a match for an event that reports a text to the user.
-func reports(severity, text string) func(controller.Event) bool {
-	return func(e controller.Event) bool {
-		return e.Kind == controller.EventReport && e.Severity == severity && strings.Contains(e.Text, text)
+func reports(severity, text string) func(status.Event) bool {
+	return func(e status.Event) bool {
+		return e.Kind == status.EventReport && e.Severity == severity && strings.Contains(e.Text, text)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/machine/volume"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/debimage"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/postgres"
@@ -113,7 +113,7 @@ func TestPersistentVolumeLosesNothing(t *testing.T) {
 			out, err := l.wangell("sleep", "kept")
 			return err == nil, out
 		})
-		l.until(t, "kept", "no pod", func(s controller.Status) bool { return len(s.Pods) == 0 })
+		l.until(t, "kept", "no pod", func(s status.Status) bool { return len(s.Pods) == 0 })
 		if mounts, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(mounts), l.state+"/volumes") {
 			t.Fatalf("a volume is mounted while its service sleeps: %v\n%s", err, mounts)
 		}
@@ -157,7 +157,7 @@ func (l *lab) moveVolume(t *testing.T, f files, rows int) {
 		t.Errorf("backup of a volume in use: %v: %s", err, out)
 	}
 	l.must(t, "sleep", "kept")
-	l.until(t, "kept", "no pod", func(s controller.Status) bool { return len(s.Pods) == 0 })
+	l.until(t, "kept", "no pod", func(s status.Status) bool { return len(s.Pods) == 0 })
 	l.must(t, append([]string{"volume", "backup", "kept.data", "-f", backup}, args...)...)
 	if out, err := run("volume", "rm", "kept.data"); err == nil || !strings.Contains(err.Error(), "--force") {
 		t.Errorf("removal of the volume of a service: %v: %s", err, out)
@@ -205,7 +205,7 @@ func TestNewcomerIsWarnedOfWritesIntoTheLayer(t *testing.T) {
 	u := l.startWith(t, "", "-f", f.dir)
 	begin := time.Now()
 	l.pgMust(t, "newcomer", "select 1")
-	e := u.await(t, 0, "a warning", reports(controller.SeverityWarning, "into its own layer"))
+	e := u.await(t, 0, "a warning", reports(status.SeverityWarning, "into its own layer"))
 	t.Logf("after %v: %s", time.Since(begin).Round(time.Second), e.Text)
 	for _, command := range []string{"ps", "why"} {
 		args := []string{command}
@@ -220,7 +220,7 @@ func TestNewcomerIsWarnedOfWritesIntoTheLayer(t *testing.T) {
 	// A limit ends the pod, with the reason, before the database is complete.
 	s.more += "layer: {sizeLimit: 16Mi}\n"
 	f.write(t, "newcomer.yaml", manifest(s))
-	full := u.await(t, 0, "the end of a pod with a full layer", func(e controller.Event) bool {
+	full := u.await(t, 0, "the end of a pod with a full layer", func(e status.Event) bool {
 		return strings.Contains(e.Text, "its layer is full: ")
 	})
 	for _, want := range []string{"mostly /var/lib/postgresql", "spec.layer.sizeLimit is 16", "mount a volume at"} {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/postgres"
 )
@@ -167,7 +167,7 @@ var writerFaults = []struct {
 func (w *writerWorld) sound(t *testing.T) {
 	t.Helper()
 	w.pgMust(t, "writer", "checkpoint")
-	w.until(t, "writer", "one pod", func(s controller.Status) bool { return len(s.Pods) == 1 })
+	w.until(t, "writer", "one pod", func(s status.Status) bool { return len(s.Pods) == 1 })
 	if err := postgres.Check(t.Context(), w.Client(), w.address(t, "writer")); err != nil {
 		t.Error(err)
 	}

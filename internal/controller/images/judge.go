@@ -8,6 +8,7 @@ import (
 	"wangell.loutres.me/internal/decide/placement"
 	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 // judge tells users and the runtime about the images of services.
@@ -31,7 +32,7 @@ func (j *judge) service(s *Service) (resolved bool) {
 		st, have = summarize(s.list(), j.plan.Nodes[string(s.key)], j.plan.Full[string(s.key)], j.stateOn)
 	}
 	if s.spec.Spec.PullsLazily() {
-		st = st.orFull(s.Lazy, j.lazy)
+		st = orFull(st, s.Lazy, j.lazy)
 	}
 	if len(have) == 0 {
 		have = j.others(s)
@@ -49,8 +50,8 @@ func (j *judge) service(s *Service) (resolved bool) {
 	}
 	s.Status, s.told = st, s.Lazy
 	switch {
-	case !st.failed():
-		if st.Ready != imagesNotReady {
+	case !st.Failed():
+		if st.Ready != status.ImagesNotReady {
 			s.failure = ""
 		}
 	case s.failure != st.Reason: // once, and not for each node and attempt

@@ -12,29 +12,20 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/placement"
 	"wangell.loutres.me/internal/node/cri"
-)
-
-// LazyPulls says whether the pods of a service on a cluster start before their image is complete.
-type LazyPulls uint8
-
-// The values of LazyPulls.
-const (
-	LazyUndecided LazyPulls = iota // the nodes are not known yet
-	LazyOff                        // images are pulled in full
-	LazyOn
+	"wangell.loutres.me/internal/status"
 )
 
 // decideLazy decides whether the pods of a service start before their image is complete: if the service allows it,
 // and a node can run such pods. enabled is Config.Lazy.
-func decideLazy(spec *v1alpha1.WangellServiceSpec, nodes []placement.Node, enabled bool) LazyPulls {
+func decideLazy(spec *v1alpha1.WangellServiceSpec, nodes []placement.Node, enabled bool) status.LazyPulls {
 	if !spec.PullsLazily() || !enabled {
-		return LazyOff
+		return status.LazyOff
 	}
 	pod := lazyPod(spec)
 	if slices.ContainsFunc(nodes, func(n placement.Node) bool { return n.Known && placement.Fits(pod, &n) }) {
-		return LazyOn
+		return status.LazyOn
 	}
-	return LazyOff
+	return status.LazyOff
 }
 
 // lazyPod returns the scheduling constraints of a service's pods with the RuntimeClass, whose node selector the API
@@ -52,8 +43,8 @@ func lazyPod(spec *v1alpha1.WangellServiceSpec) *corev1.PodSpec {
 }
 
 // orFull adds to an image status why images are pulled in full that should be pulled lazily.
-func (st ImageStatus) orFull(lazy LazyPulls, enabled bool) ImageStatus {
-	if lazy != LazyOff {
+func orFull(st status.Images, lazy status.LazyPulls, enabled bool) status.Images {
+	if lazy != status.LazyOff {
 		return st
 	}
 	why := fmt.Sprintf("no node where the pods could run has the label %s=true", v1alpha1.LabelLazy)
@@ -61,7 +52,7 @@ func (st ImageStatus) orFull(lazy LazyPulls, enabled bool) ImageStatus {
 		why = "the chart's lazy.enabled is false"
 	}
 	st.Message += "; in full instead of lazily, because " + why + ": see docs/images.md, Lazy pulling on Kubernetes"
-	if st.Ready == imagesReady {
+	if st.Ready == status.ImagesReady {
 		st.Reason = cri.ReasonNotLazy
 	}
 	return st

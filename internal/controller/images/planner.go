@@ -19,6 +19,7 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/placement"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -57,7 +58,7 @@ type Host interface {
 	// Changed is called when the Status, Lazy or Digests of a service may have changed.
 	Changed(*Service)
 	// Failed is called once for each reason why no node gets the images of a service, which is in its Status.
-	Failed(key v1alpha1.Key, st ImageStatus)
+	Failed(key v1alpha1.Key, st status.Images)
 }
 
 // Config is how a Planner works.

@@ -9,6 +9,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/placement"
+	"wangell.loutres.me/internal/status"
 )
 
 // Service is a service, as far as its images are concerned. The controller makes it with Set, and reads the other
@@ -21,12 +22,12 @@ type Service struct {
 	// Digests are those of the images' tags.
 	Digests Digests
 	// Lazy says whether its pods start before their image is complete, on a cluster.
-	Lazy LazyPulls
+	Lazy status.LazyPulls
 	// Status is the state of its images on the nodes of a cluster; zero while it is unknown.
-	Status ImageStatus
+	Status status.Images
 
-	told LazyPulls // Lazy when the host was last told of a change
-	have []string  // nodes that have all its images, as last given to the runtime
+	told status.LazyPulls // Lazy when the host was last told of a change
+	have []string         // nodes that have all its images, as last given to the runtime
 	// failure is the last reported reason why its images are on no node; empty if they are on one.
 	failure string
 }
@@ -50,7 +51,7 @@ func (s *Service) list() []placement.Image {
 		if resolves(spec, image) {
 			name = cmp.Or(s.Digests.names[image.Ref], name)
 		}
-		out = append(out, placement.Image{Ref: image.Ref, Name: name, Policy: image.Policy, Lazy: s.Lazy == LazyOn})
+		out = append(out, placement.Image{Ref: image.Ref, Name: name, Policy: image.Policy, Lazy: s.Lazy == status.LazyOn})
 	}
 	return out
 }
@@ -65,7 +66,7 @@ func (s *Service) placed() placement.Service {
 // podSpec returns what decides where the pods of the service could run; nil if nothing does.
 func (s *Service) podSpec() *corev1.PodSpec {
 	switch spec := &s.spec.Spec; {
-	case s.Lazy == LazyOn:
+	case s.Lazy == status.LazyOn:
 		return lazyPod(spec)
 	case spec.Template != nil:
 		return &spec.Template.Spec

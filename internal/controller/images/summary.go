@@ -12,69 +12,32 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/placement"
 	"wangell.loutres.me/internal/node/cri"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
-// Values of ImageStatus.Ready.
-const (
-	imagesReady    = "True"
-	imagesNotReady = "False"
-	imagesUnknown  = "Unknown"
-)
-
-// Reasons of an ImageStatus beside those that daemons report.
-const (
-	reasonPresent = "Present"
-	reasonPulling = "Pulling"
-	reasonWaiting = "Waiting"
-	reasonOnWake  = "OnWake"
-	reasonNoPods  = "NoPods"
-	reasonNoNode  = "NoNode"
-	reasonTooMany = "TooManyImages"
-	reasonInvalid = "InvalidReference"
-)
-
-// ImageStatus reports whether nodes have the images of a service ahead of need.
-type ImageStatus struct {
-	// Ready is True once a node has all of them, False if none has, and Unknown if they are not pulled ahead of need.
-	Ready string
-	// Reason is a single word: Present, Pulling, Waiting, OnWake, NoNode, TooManyImages, or why the pull failed.
-	// Message is a sentence for users.
-	Reason, Message string
-}
-
-// failed reports whether a user has something to do.
-func (s ImageStatus) failed() bool {
-	switch s.Reason {
-	case reasonPulling, reasonWaiting:
-		return false
-	}
-	return s.Ready == imagesNotReady
-}
-
-// Problem is what a user has to fix; empty if there is nothing.
-func (s ImageStatus) Problem() string {
-	if s.failed() {
-		return s.Message
-	}
-	return ""
-}
-
 // unplanned returns the status of a service whose images are not pulled ahead of need; planned is true for all others.
-func unplanned(spec *v1alpha1.WangellServiceSpec) (st ImageStatus, planned bool) {
+func unplanned(spec *v1alpha1.WangellServiceSpec) (st status.Images, planned bool) {
 	switch {
 	case spec.SplitsTraffic():
-		return ImageStatus{imagesUnknown, reasonNoPods, "traffic goes to other services, which have the images"}, false
+		return unknown(status.ImagesNoPods, "traffic goes to other services, which have the images"), false
 	case !spec.PullsOnCreate():
-		return ImageStatus{imagesUnknown, reasonOnWake, "imagePull.when is Wake: the first wake on a node pulls its images"},
-			false
+		return unknown(status.ImagesOnWake, "imagePull.when is Wake: the first wake on a node pulls its images"), false
 	case slices.ContainsFunc(spec.Images(), func(i v1alpha1.ContainerImage) bool {
 		return len(i.Ref) > wire.MaxImageText
 	}):
-		return ImageStatus{imagesNotReady, reasonInvalid, fmt.Sprintf("the name of an image has more than %d bytes: "+
-			"check spec.template", wire.MaxImageText)}, false
+		return notReady(status.ImagesInvalid, fmt.Sprintf("the name of an image has more than %d bytes: check spec.template",
+			wire.MaxImageText)), false
 	}
-	return ImageStatus{}, true
+	return status.Images{}, true
+}
+
+func unknown(reason, message string) status.Images {
+	return status.Images{Ready: status.ImagesUnknown, Reason: reason, Message: message}
+}
+
+func notReady(reason, message string) status.Images {
+	return status.Images{Ready: status.ImagesNotReady, Reason: reason, Message: message}
 }
 
 // imageState is a node's view of an image: its last report and, during a pull, the bytes pulled and their total; zero
@@ -89,14 +52,14 @@ type stateOf func(node, name string) imageState
 
 // summarize returns the status of a service whose images are pulled ahead of need, and the nodes that have all of
 // them.
-func summarize(images []placement.Image, nodes []string, full bool, state stateOf) (ImageStatus, []string) {
+func summarize(images []placement.Image, nodes []string, full bool, state stateOf) (status.Images, []string) {
 	switch {
 	case len(nodes) == 0 && full:
-		return ImageStatus{imagesNotReady, reasonTooMany, fmt.Sprintf("the nodes have as many images as they may (%d): "+
-			"set imagePull: {when: Wake} for services that can wait", wire.MaxImages)}, nil
+		return notReady(status.ImagesTooMany, fmt.Sprintf("the nodes have as many images as they may (%d): "+
+			"set imagePull: {when: Wake} for services that can wait", wire.MaxImages)), nil
 	case len(nodes) == 0:
-		return ImageStatus{imagesNotReady, reasonNoNode, "no node with a daemon fits the pod's node selector, node " +
-			"affinity and tolerations: check spec.template, and the daemons' DaemonSet"}, nil
+		return notReady(status.ImagesNoNode, "no node with a daemon fits the pod's node selector, node affinity and "+
+			"tolerations: check spec.template, and the daemons' DaemonSet"), nil
 	}
 	var have, pulling, waiting, failed []string
 	reason, digest, note := "", "", ""
@@ -120,7 +83,7 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 		case wire.ImagePulling:
 			since := worst.Since.Wall().UTC().Truncate(time.Second).Format(time.RFC3339)
 			pulling = append(pulling, fmt.Sprintf("image %q is being pulled on %s since %s%s", ref, node, since,
-				Progress(worst.done, worst.total)))
+				status.Progress(worst.done, worst.total)))
 		case wire.ImageFailed:
 			reason = cmp.Or(reason, worst.Reason)
 			failed = append(failed, fmt.Sprintf("image %q on %s: %s", ref, node, worst.Message))
@@ -129,7 +92,7 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 		}
 	}
 	rest := some(append(append(failed, pulling...), waiting...))
-	st := ImageStatus{imagesNotReady, reason, rest}
+	st := notReady(reason, rest)
 	switch {
 	case len(have) > 0:
 		what := fmt.Sprintf("%d images", len(images))
@@ -137,25 +100,19 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 			what = "digest " + cmp.Or(digest, "unknown")
 		}
 		on := fmt.Sprintf("on %d of %d nodes (%s), %s", len(have), len(nodes), some(have), what)
-		st = ImageStatus{imagesReady, reasonPresent, strings.TrimSuffix(on+"; "+rest, "; ")}
+		st = status.Images{
+			Ready: status.ImagesReady, Reason: status.ImagesPresent, Message: strings.TrimSuffix(on+"; "+rest, "; "),
+		}
 		if note != "" {
 			st.Reason, st.Message = cri.ReasonNotLazy, st.Message+"; "+note
 		}
 	case len(failed) > 0:
 	case len(pulling) > 0:
-		st.Reason = reasonPulling
+		st.Reason = status.ImagesPulling
 	default:
-		st.Reason = reasonWaiting
+		st.Reason = status.ImagesWaiting
 	}
 	return st, have
-}
-
-// Progress describes how many bytes of an image have been pulled; empty if that is unknown.
-func Progress(done, total uint64) string {
-	if total == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (%.1f of %.1f MB)", float64(done)/1e6, float64(total)/1e6)
 }
 
 // rank orders the states of images from the best to the worst.

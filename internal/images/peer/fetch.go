@@ -11,8 +11,8 @@ import (
 	"net/http"
 	"time"
 
+	"wangell.loutres.me/internal/base/pin"
 	"wangell.loutres.me/internal/decide/swarm"
-	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -31,7 +31,7 @@ func (m *Mirror) peer(at wire.Mirror) string {
 			delete(m.peers, old)
 		}
 	}
-	pin := enrolment.Pinned(func(sum [32]byte) error {
+	pin := pin.Checked(func(sum [32]byte) error {
 		if sum != at.Fingerprint {
 			return fmt.Errorf("the certificate of %v is not the one that its node has told the controller", at.Addr)
 		}

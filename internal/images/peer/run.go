@@ -16,10 +16,10 @@ import (
 	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
 
+	"wangell.loutres.me/internal/base/pin"
 	"wangell.loutres.me/internal/decide/blobindex"
 	"wangell.loutres.me/internal/decide/swarm"
 	"wangell.loutres.me/internal/images/readapi"
-	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -49,7 +49,7 @@ func New(cfg Config) (_ *Mirror, err error) {
 	if m.caches, err = newCaches(cfg.Caches); err != nil {
 		return nil, err
 	}
-	if m.certificate, err = enrolment.NewCertificate("wangell mirror", time.Now()); err != nil {
+	if m.certificate, err = pin.NewCertificate("wangell mirror", time.Now()); err != nil {
 		return nil, err
 	}
 	if err := os.RemoveAll(cfg.Dir); err != nil {

@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/time/rate"
 
+	"wangell.loutres.me/internal/base/pin"
 	"wangell.loutres.me/internal/decide/blobindex"
 	"wangell.loutres.me/internal/decide/swarm"
 	"wangell.loutres.me/internal/images/lazy/packed"
@@ -31,7 +32,7 @@ const readAtOnce = 1 << 20
 
 // Identity is what other nodes learn about this one from the controller.
 func (m *Mirror) Identity() *wire.Mirror {
-	return &wire.Mirror{Addr: m.cfg.Listen, Fingerprint: enrolment.Sum(m.certificate)}
+	return &wire.Mirror{Addr: m.cfg.Listen, Fingerprint: pin.Sum(m.certificate)}
 }
 
 // servePeer answers another node, whose certificate proves that the grant is its own.

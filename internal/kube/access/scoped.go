@@ -12,11 +12,11 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/show/dashboard"
 	"wangell.loutres.me/internal/show/httpapi"
+	"wangell.loutres.me/internal/status"
 )
 
 // scoped is the access of one user during one request.
@@ -84,8 +84,8 @@ func (s *scoped) seesService(k v1alpha1.Key) bool {
 }
 
 // Status implements httpapi.Services.
-func (s *scoped) Status() []controller.Status {
-	return slices.DeleteFunc(s.all.Status(), func(st controller.Status) bool { return !s.sees(st.Service.Namespace) })
+func (s *scoped) Status() []status.Status {
+	return slices.DeleteFunc(s.all.Status(), func(st status.Status) bool { return !s.sees(st.Service.Namespace) })
 }
 
 // Resolve implements httpapi.Services. It finds only services that the user sees.
@@ -114,7 +114,7 @@ func (s *scoped) Resolve(name string) (v1alpha1.Key, error) {
 }
 
 // Pressure implements httpapi.Services. It names nodes, so it is for those who see all services.
-func (s *scoped) Pressure() []controller.Pressure {
+func (s *scoped) Pressure() []status.Pressure {
 	if !s.everywhere {
 		return nil
 	}
@@ -160,8 +160,8 @@ func (s *scoped) need(ctx context.Context, want right, what string) error {
 
 // Subscribe implements httpapi.Services. Events of whole nodes are for those who see all services. Rights are
 // reviewed for each event, also for namespaces that had no services when the request arrived.
-func (s *scoped) Subscribe(ctx context.Context) <-chan controller.Event {
-	out := make(chan controller.Event)
+func (s *scoped) Subscribe(ctx context.Context) <-chan status.Event {
+	out := make(chan status.Event)
 	all := s.all.Subscribe(ctx)
 	go func() {
 		defer close(out)
@@ -178,7 +178,7 @@ func (s *scoped) Subscribe(ctx context.Context) <-chan controller.Event {
 	return out
 }
 
-func (s *scoped) mayHear(ctx context.Context, e controller.Event) bool {
+func (s *scoped) mayHear(ctx context.Context, e status.Event) bool {
 	namespace := ""
 	if e.Service != "" {
 		namespace, _ = e.Service.Split()

@@ -20,7 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 
-	"wangell.loutres.me/internal/kube/enrolment"
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/base/pin"
 	"wangell.loutres.me/internal/kube/tunnel"
 	"wangell.loutres.me/internal/show/httpapi"
 )
@@ -104,7 +105,7 @@ func (l *link) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 	// The tunnel has no deadlines.
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
-	config := enrolment.PinnedTo(fingerprint)
+	config := pin.To(fingerprint)
 	if l.certificates != nil {
 		config.Certificates = l.certificates.Certificates
 		config.GetClientCertificate = l.certificates.GetClientCertificate
@@ -135,7 +136,7 @@ func (l *link) fingerprint(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("no controller leads at the moment (Lease %s/%s): try again, or see 'kubectl wangell doctor'",
 			l.of.Namespace, l.of.Name)
 	}
-	f := lease.Labels[enrolment.LabelCertificate]
+	f := lease.Labels[v1alpha1.LabelCertificate]
 	if f == "" {
 		return "", fmt.Errorf("the leading controller of the Lease %s/%s has no API for people: upgrade it, or set "+
 			"api.enabled in the chart", l.of.Namespace, l.of.Name)

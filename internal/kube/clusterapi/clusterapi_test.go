@@ -42,38 +42,38 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/base/pin"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/kube/access"
-	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/kube/tunnel"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/show/httpapi"
+	"wangell.loutres.me/internal/status"
 )
 
 // services has two services in each of two namespaces.
 type services struct {
 	slept  atomic.Value
-	events chan controller.Event
+	events chan status.Event
 	more   atomic.Value // the name of one more
 }
 
-func (s *services) Status() []controller.Status {
-	var out []controller.Status
+func (s *services) Status() []status.Status {
+	var out []status.Status
 	all := []string{"red/a", "red/b", "team/a", "team/c"}
 	if more, ok := s.more.Load().(string); ok {
 		all = append(all, more)
 	}
 	for _, n := range all {
 		namespace, name := v1alpha1.Key(n).Split()
-		out = append(out, controller.Status{Service: v1alpha1.WangellService{
+		out = append(out, status.Status{Service: v1alpha1.WangellService{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		}})
 	}
 	return out
 }
 func (*services) Resolve(string) (v1alpha1.Key, error) { panic("it would tell of all namespaces") }
-func (*services) Pressure() []controller.Pressure      { return []controller.Pressure{{Reason: "Full"}} }
+func (*services) Pressure() []status.Pressure          { return []status.Pressure{{Reason: "Full"}} }
 func (*services) Wakes(k v1alpha1.Key) []lifecycle.Waterfall {
 	all := []lifecycle.Waterfall{{Service: "red/a"}, {Service: "team/a"}}
 	return slices.DeleteFunc(all, func(w lifecycle.Waterfall) bool { return k != "" && string(k) != w.Service })
@@ -83,8 +83,8 @@ func (*services) Logs(_ context.Context, k v1alpha1.Key, w io.Writer, _ runtime.
 	_, err := fmt.Fprintln(w, "log of", k)
 	return err
 }
-func (s *services) Subscribe(ctx context.Context) <-chan controller.Event {
-	out := make(chan controller.Event)
+func (s *services) Subscribe(ctx context.Context) <-chan status.Event {
+	out := make(chan status.Event)
 	go func() {
 		defer close(out)
 		for {
@@ -105,11 +105,11 @@ func (s *services) Subscribe(ctx context.Context) <-chan controller.Event {
 	return out
 }
 func (*services) Ready() error { return nil }
-func (*services) Gates(context.Context) ([]controller.Gate, error) {
-	return []controller.Gate{{Node: "a"}, {Node: "b"}}, nil
+func (*services) Gates(context.Context) ([]status.Gate, error) {
+	return []status.Gate{{Node: "a"}, {Node: "b"}}, nil
 }
-func (*services) Connections(context.Context) (controller.Connections, error) {
-	return controller.Connections{Others: 5}, nil
+func (*services) Connections(context.Context) (status.Connections, error) {
+	return status.Connections{Others: 5}, nil
 }
 
 // authority is a cluster's authority of client certificates.
@@ -184,7 +184,7 @@ type cluster struct {
 var ours = Controller{Namespace: "wangell-system", Name: "wangell"}
 
 func newCluster(t *testing.T) *cluster {
-	c := &cluster{t: t, services: &services{events: make(chan controller.Event, 8)}, ca: newAuthority(t)}
+	c := &cluster{t: t, services: &services{events: make(chan status.Event, 8)}, ca: newAuthority(t)}
 	c.leads.Store(true)
 	review := fake.NewClientset(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "extension-apiserver-authentication"},
@@ -206,14 +206,14 @@ func newCluster(t *testing.T) *cluster {
 // lead starts a leading controller.
 func (c *cluster) lead() (stop func()) {
 	c.t.Helper()
-	certificate, err := enrolment.NewCertificate("test", time.Now())
+	certificate, err := pin.NewCertificate("test", time.Now())
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	holder := "controller-1/127.0.0.1:7946"
 	c.lease = coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{
-			enrolment.LabelCertificate: enrolment.Fingerprint(certificate),
+			v1alpha1.LabelCertificate: pin.Fingerprint(certificate),
 		}},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},
 	}
@@ -413,11 +413,11 @@ func TestSleepAndLogsNeedRightsOfTheirOwn(t *testing.T) {
 func TestEventsOfOtherNamespacesAreNotHeard(t *testing.T) {
 	c := newCluster(t)
 	for _, s := range []v1alpha1.Key{"red/a", "", "team/a"} {
-		c.services.events <- controller.Event{Kind: controller.EventReport, Service: s, Node: "node-1"}
+		c.services.events <- status.Event{Kind: status.EventReport, Service: s, Node: "node-1"}
 	}
 	close(c.services.events)
 	var got []v1alpha1.Key
-	err := c.as("ann", "").Events(t.Context(), nil, func(e controller.Event) { got = append(got, e.Service) })
+	err := c.as("ann", "").Events(t.Context(), nil, func(e status.Event) { got = append(got, e.Service) })
 	if err != nil || !slices.Equal(got, []v1alpha1.Key{"team/a"}) {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -471,7 +471,7 @@ func TestClientCertificatesAreAccepted(t *testing.T) {
 // The credentials must not leave for anything but the leader.
 func TestOtherControllerGetsNoToken(t *testing.T) {
 	c := newCluster(t)
-	c.lease.Labels[enrolment.LabelCertificate] = "of-another-controller"
+	c.lease.Labels[v1alpha1.LabelCertificate] = "of-another-controller"
 	if got := names(c.as("root", "")); !strings.Contains(got, "certificate is not that of the leading controller") {
 		t.Error(got)
 	}
@@ -491,7 +491,7 @@ func TestControllerThatDoesNotLeadSaysSo(t *testing.T) {
 	if got := names(c.as("root", "")); !strings.Contains(got, "no controller leads at the moment") {
 		t.Error(got)
 	}
-	delete(c.lease.Labels, enrolment.LabelCertificate)
+	delete(c.lease.Labels, v1alpha1.LabelCertificate)
 	holder := "controller-1/127.0.0.1:7946"
 	c.lease.Spec.HolderIdentity = &holder
 	if got := names(c.as("root", "")); !strings.Contains(got, "has no API for people") {

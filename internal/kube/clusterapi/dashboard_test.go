@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/show/dashboard"
 	"wangell.loutres.me/internal/show/httpapi"
+	"wangell.loutres.me/internal/status"
 )
 
 // page serves the dashboard of a client, as 'kubectl wangell dashboard' does behind its guard.
@@ -129,8 +129,8 @@ func TestDashboardShowsNamespacesThatComeLater(t *testing.T) {
 			t.Errorf("who sees nothing: %+v, %v", tick, err)
 		}
 	}
-	c.services.events <- controller.Event{Kind: controller.EventReport, Service: "later/z", Text: "heard"}
-	c.services.events <- controller.Event{Kind: controller.EventReport, Text: "of a node"}
+	c.services.events <- status.Event{Kind: status.EventReport, Service: "later/z", Text: "heard"}
+	c.services.events <- status.Event{Kind: status.EventReport, Text: "of a node"}
 	for tick.Events == nil {
 		if err := json.Unmarshal([]byte(ann.next("tick")), &tick); err != nil {
 			t.Fatal(err)

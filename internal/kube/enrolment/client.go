@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/base/backoff"
+	"wangell.loutres.me/internal/base/pin"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -86,7 +87,7 @@ func Ask(ctx context.Context, at Endpoint, node, token string) (Keys, error) {
 	}
 	r.Header.Set("Content-Type", "application/json")
 	client := http.Client{
-		Transport:     &http.Transport{TLSClientConfig: PinnedTo(at.Fingerprint), DisableKeepAlives: true},
+		Transport:     &http.Transport{TLSClientConfig: pin.To(at.Fingerprint), DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	res, err := client.Do(r)

@@ -24,6 +24,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	authenticationv1 "k8s.io/api/authentication/v1"
 
+	"wangell.loutres.me/internal/base/pin"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -46,7 +47,7 @@ func serve(t *testing.T) *served {
 // serveAt is serve with a clock for the limit of requests; nil is the real one.
 func serveAt(t *testing.T, now func() time.Time) *served {
 	t.Helper()
-	certificate, err := NewCertificate("wangell controller", time.Now())
+	certificate, err := pin.NewCertificate("wangell controller", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func serveAt(t *testing.T, now func() time.Time) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.at = Endpoint{l.Addr().String(), Fingerprint(certificate)}
+	s.at = Endpoint{l.Addr().String(), pin.Fingerprint(certificate)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- s.Serve(ctx, l) }()
@@ -149,7 +150,7 @@ func TestDaemonTalksToTheLeaderOnly(t *testing.T) {
 	s, imposter := serve(t), serve(t)
 	at := Endpoint{imposter.at.Address, s.at.Fingerprint}
 	_, err := Ask(t.Context(), at, "node-1", "node-1.token")
-	if !errors.Is(err, errCertificate) {
+	if !errors.Is(err, pin.ErrMismatch) {
 		t.Errorf("somebody in the middle with another certificate: %v", err)
 	}
 	if imposter.count(t, resultOK) != 0 {
@@ -184,7 +185,7 @@ func TestDaemonTalksToTheLeaderOnly(t *testing.T) {
 
 func TestOldTLSIsRefused(t *testing.T) {
 	s := serve(t)
-	config := PinnedTo(s.at.Fingerprint)
+	config := pin.To(s.at.Fingerprint)
 	config.MinVersion, config.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	if c, err := tls.Dial("tcp4", s.at.Address, config); err == nil {
 		c.Close()
@@ -194,7 +195,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 
 func TestOtherRequestsAreRefused(t *testing.T) {
 	s := serve(t)
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: PinnedTo(s.at.Fingerprint), DisableKeepAlives: true}}
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: pin.To(s.at.Fingerprint), DisableKeepAlives: true}}
 	long := `{"node": "n", "token": "` + strings.Repeat("a", 2*maxBody) + `"}`
 	for _, c := range []struct {
 		method, path, body string

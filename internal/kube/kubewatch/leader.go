@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/typed/coordination/v1"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/atomicfile"
-	"wangell.loutres.me/internal/kube/enrolment"
 )
 
 // Leader follows the Lease of the leading controller.
@@ -89,7 +89,7 @@ func (l *Leader) Endpoint(ctx context.Context) (addr, fingerprint string, err er
 	if addr, err = Address(*holder); err != nil {
 		return "", "", err
 	}
-	if fingerprint = lease.Labels[enrolment.LabelCertificate]; fingerprint == "" {
+	if fingerprint = lease.Labels[v1alpha1.LabelCertificate]; fingerprint == "" {
 		return "", "", fmt.Errorf("leader %s gives out no keys: it is of an earlier release or has no --daemon-account",
 			*holder)
 	}

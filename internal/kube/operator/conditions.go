@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/reservation"
 	"wangell.loutres.me/internal/runtime/kube"
+	"wangell.loutres.me/internal/status"
 )
 
 // problem returns what a user has to fix, in one line; empty if there is nothing to fix.
@@ -165,8 +165,8 @@ func stalledCondition(out outcome, lost string, st v1alpha1.WangellServiceStatus
 }
 
 // pressureCondition reports scarce resources in the gates of nodes.
-func pressureCondition(p controller.Pressure) metav1.Condition {
-	if p == (controller.Pressure{}) {
+func pressureCondition(p status.Pressure) metav1.Condition {
+	if p == (status.Pressure{}) {
 		return condition(v1alpha1.ConditionGatePressure, false, "NoPressure", "")
 	}
 	return condition(v1alpha1.ConditionGatePressure, true, p.Reason, p.Message)

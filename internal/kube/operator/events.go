@@ -13,8 +13,8 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/text"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 )
 
 // kubeEvent is an Event of Kubernetes. The zero value stands for no Event.
@@ -26,11 +26,11 @@ const maxNote = 1024
 // narrator translates the controller's events into those of Kubernetes. It remembers the last report of each service,
 // which is the reason of the state that follows it.
 type narrator struct {
-	last map[v1alpha1.Key]controller.Event
+	last map[v1alpha1.Key]status.Event
 }
 
 // eventOf returns the Event for one of the controller's.
-func (n *narrator) eventOf(e controller.Event) kubeEvent {
+func (n *narrator) eventOf(e status.Event) kubeEvent {
 	normal, warning := corev1.EventTypeNormal, corev1.EventTypeWarning
 	last := n.last[e.Service]
 	why := func(otherwise string) string {
@@ -40,26 +40,26 @@ func (n *narrator) eventOf(e controller.Event) kubeEvent {
 		return last.Text
 	}
 	switch {
-	case e.Kind == controller.EventPressure:
+	case e.Kind == status.EventPressure:
 		return kubeEvent{warning, e.Reason, "Connect", e.Text} // it explains no state
 	case e.Service == "":
-	case e.Kind == controller.EventReport && strings.HasPrefix(e.Text, "denied"):
+	case e.Kind == status.EventReport && strings.HasPrefix(e.Text, "denied"):
 		return kubeEvent{warning, "Denied", "Connect", e.Text} // it explains no state
-	case e.Kind == controller.EventImages:
+	case e.Kind == status.EventImages:
 		return kubeEvent{warning, "ImageNotReady", "Pull", e.Text} // likewise
-	case e.Kind == controller.EventReport:
+	case e.Kind == status.EventReport:
 		n.last[e.Service] = e
 		switch {
 		case strings.HasPrefix(e.Text, "wake failed"):
 			return kubeEvent{warning, "WakeFailed", "Wake", e.Text}
 		case strings.HasPrefix(e.Text, "scale"):
 			return kubeEvent{normal, "Scaled", "Scale", e.Text}
-		case e.Severity != controller.SeverityInfo:
+		case e.Severity != status.SeverityInfo:
 			return kubeEvent{warning, "Problem", "Run", e.Text}
 		}
-	case e.Kind == controller.EventState && e.State == lifecycle.Warm.String():
+	case e.Kind == status.EventState && e.State == lifecycle.Warm.String():
 		return kubeEvent{normal, "Woke", "Wake", why("a pod serves")}
-	case e.Kind == controller.EventState && e.State == lifecycle.Cold.String():
+	case e.Kind == status.EventState && e.State == lifecycle.Cold.String():
 		defer delete(n.last, e.Service)
 		return kubeEvent{normal, "Slept", "Sleep", why("no pod is left")}
 	}
@@ -67,8 +67,8 @@ func (n *narrator) eventOf(e controller.Event) kubeEvent {
 }
 
 // narrate records Events until ctx ends or the controller does.
-func (r *reconciler) narrate(ctx context.Context, happened <-chan controller.Event) {
-	n := narrator{last: map[v1alpha1.Key]controller.Event{}}
+func (r *reconciler) narrate(ctx context.Context, happened <-chan status.Event) {
+	n := narrator{last: map[v1alpha1.Key]status.Event{}}
 	for e := range happened {
 		k := n.eventOf(e)
 		if k.reason == "" {
@@ -83,7 +83,7 @@ func (r *reconciler) narrate(ctx context.Context, happened <-chan controller.Eve
 
 // subject returns the object of an Event: the service, or the node if the event names no service. It is nil if the
 // service was deleted.
-func (r *reconciler) subject(ctx context.Context, e controller.Event) kuberuntime.Object {
+func (r *reconciler) subject(ctx context.Context, e status.Event) kuberuntime.Object {
 	if e.Service == "" {
 		// As in kubelet's Events, the UID is the node's name: "kubectl describe node" finds them, and the node need
 		// not be read.

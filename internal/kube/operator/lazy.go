@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller/images"
+	"wangell.loutres.me/internal/status"
 )
 
 // pullsLazily reports whether the pods of a service start before their image is complete. While the controller does
@@ -20,8 +20,8 @@ func (r *reconciler) pullsLazily(ctx context.Context, key v1alpha1.Key, s *v1alp
 	if !s.Spec.PullsLazily() || !r.lazy {
 		return false, nil
 	}
-	if st, known := r.StatusOf(key); known && st.Lazy != images.LazyUndecided {
-		return st.Lazy == images.LazyOn, nil
+	if st, known := r.StatusOf(key); known && st.Lazy != status.LazyUndecided {
+		return st.Lazy == status.LazyOn, nil
 	}
 	var d appsv1.Deployment
 	err := r.client.Get(ctx, client.ObjectKeyFromObject(s), &d)

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 )
 
 func example(change func(*v1alpha1.WangellServiceSpec)) *v1alpha1.WangellService {
@@ -228,27 +228,27 @@ func TestUpdatesKeepFieldsOfOthers(t *testing.T) {
 }
 
 func TestEventsForTheControllersReports(t *testing.T) {
-	n := narrator{last: map[v1alpha1.Key]controller.Event{}}
+	n := narrator{last: map[v1alpha1.Key]status.Event{}}
 	for i, c := range []struct {
-		e    controller.Event
+		e    status.Event
 		want kubeEvent
 	}{
-		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityInfo,
+		{status.Event{Kind: status.EventReport, Service: "a/b", Severity: status.SeverityInfo,
 			Text: "wakes: 1 connection request parked"}, kubeEvent{}},
-		{controller.Event{Kind: controller.EventState, Service: "a/b", State: "Waking"}, kubeEvent{}},
-		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityInfo,
+		{status.Event{Kind: status.EventState, Service: "a/b", State: "Waking"}, kubeEvent{}},
+		{status.Event{Kind: status.EventReport, Service: "a/b", Severity: status.SeverityInfo,
 			Text: "warm: listens 200.000 ms after the SYN"}, kubeEvent{}},
-		{controller.Event{Kind: controller.EventState, Service: "a/b", State: "Warm"},
+		{status.Event{Kind: status.EventState, Service: "a/b", State: "Warm"},
 			kubeEvent{"Normal", "Woke", "Wake", "warm: listens 200.000 ms after the SYN"}},
-		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityInfo,
+		{status.Event{Kind: status.EventReport, Service: "a/b", Severity: status.SeverityInfo,
 			Text: "scaled from 1 to 2: busy"}, kubeEvent{"Normal", "Scaled", "Scale", "scaled from 1 to 2: busy"}},
-		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityError,
+		{status.Event{Kind: status.EventReport, Service: "a/b", Severity: status.SeverityError,
 			Text: "wake failed: x"}, kubeEvent{"Warning", "WakeFailed", "Wake", "wake failed: x"}},
-		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityWarning, Text: "y"},
+		{status.Event{Kind: status.EventReport, Service: "a/b", Severity: status.SeverityWarning, Text: "y"},
 			kubeEvent{"Warning", "Problem", "Run", "y"}},
-		{controller.Event{Kind: controller.EventState, Service: "a/c", State: "Cold"},
+		{status.Event{Kind: status.EventState, Service: "a/c", State: "Cold"},
 			kubeEvent{"Normal", "Slept", "Sleep", "no pod is left"}},
-		{controller.Event{Kind: controller.EventReport, Severity: controller.SeverityError, Text: "of no service"},
+		{status.Event{Kind: status.EventReport, Severity: status.SeverityError, Text: "of no service"},
 			kubeEvent{}},
 	} {
 		if got := n.eventOf(c.e); got != c.want {

@@ -40,6 +40,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/buildinfo"
+	"wangell.loutres.me/internal/base/pin"
 	"wangell.loutres.me/internal/controller/traces"
 	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/runtime/kube"
@@ -158,7 +159,7 @@ func newManager(
 		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
 	}
 	if certificate != nil {
-		lock.Labels = map[string]string{enrolment.LabelCertificate: enrolment.Fingerprint(*certificate)}
+		lock.Labels = map[string]string{v1alpha1.LabelCertificate: pin.Fingerprint(*certificate)}
 	}
 	grace := 10 * time.Second
 	return ctrl.NewManager(restConfig, ctrl.Options{
@@ -176,7 +177,7 @@ func newCertificate(cfg Config) (*tls.Certificate, error) {
 	if cfg.DaemonAccount == (Name{}) && cfg.APIAddress == "" {
 		return nil, nil
 	}
-	c, err := enrolment.NewCertificate("wangell controller", time.Now())
+	c, err := pin.NewCertificate("wangell controller", time.Now())
 	return &c, err
 }
 

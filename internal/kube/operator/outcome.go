@@ -12,11 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/netpol"
 	"wangell.loutres.me/internal/decide/reservation"
+	"wangell.loutres.me/internal/status"
 )
 
 // outcome is the result of ensuring what a spec asks for.
@@ -70,12 +69,12 @@ type observed struct {
 	troubled   bool // the runtime has reported trouble with its pods
 	status     v1alpha1.WangellServiceStatus
 	lost       string // what to do about a pod on a silent node that blocks others
-	images     images.ImageStatus
+	images     status.Images
 	wake       *v1alpha1.LastWake
 	// reservations describes the requests that frozen pods have given back.
 	reservations reservation.Summary
 	// pressure is the scarcity in the gates of nodes that affects the service.
-	pressure controller.Pressure
+	pressure status.Pressure
 	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble
 }
 

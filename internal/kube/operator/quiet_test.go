@@ -8,19 +8,19 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime/kube"
+	"wangell.loutres.me/internal/status"
 )
 
 // played is a fake controller with one service.
 type played struct {
 	controllerAPI
-	status controller.Status
+	status status.Status
 	scaled int
 }
 
-func (p *played) StatusOf(v1alpha1.Key) (controller.Status, bool) { return p.status, true }
+func (p *played) StatusOf(v1alpha1.Key) (status.Status, bool) { return p.status, true }
 
 func (p *played) Scale(_ v1alpha1.Key, n int, _ string) error { p.scaled = n; return nil }
 
@@ -29,7 +29,7 @@ func (p *played) Scale(_ v1alpha1.Key, n int, _ string) error { p.scaled = n; re
 func TestNothingIsWrittenDuringAWake(t *testing.T) {
 	const key = v1alpha1.Key("default/app")
 	now := time.Unix(1000, 0)
-	p := &played{status: controller.Status{Desired: 1,
+	p := &played{status: status.Status{Desired: 1,
 		LastWake: &lifecycle.Waterfall{Start: now.Add(-500 * time.Millisecond), Result: lifecycle.ResultRunning}}}
 	p.status.Service.Status.State = lifecycle.Waking.String()
 	r := newReconciler(nil, nil, nil, nil)
@@ -72,7 +72,7 @@ func TestNothingIsWrittenDuringAWake(t *testing.T) {
 // service that is awake would seem to sleep. The reconciler has no client, so that any write would panic.
 func TestNewLeaderWaitsForTheReportsOfItsPods(t *testing.T) {
 	const key = v1alpha1.Key("default/app")
-	p := &played{status: controller.Status{Unreported: true}, scaled: none}
+	p := &played{status: status.Status{Unreported: true}, scaled: none}
 	p.status.Service.Status.State = lifecycle.Cold.String()
 	r := newReconciler(nil, nil, nil, nil)
 	r.controllerAPI, r.now = p, func() time.Time { return time.Unix(1000, 0) }

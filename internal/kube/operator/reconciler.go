@@ -18,6 +18,7 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/netpol"
 	"wangell.loutres.me/internal/runtime/kube"
+	"wangell.loutres.me/internal/status"
 )
 
 // fieldManager is the name of the operator in managed fields.
@@ -32,7 +33,7 @@ type controllerAPI interface {
 	Delete(v1alpha1.Key) error
 	Synced(context.Context) error
 	Scale(key v1alpha1.Key, n int, why string) error
-	StatusOf(v1alpha1.Key) (controller.Status, bool)
+	StatusOf(v1alpha1.Key) (status.Status, bool)
 	// Verdict returns what NetworkPolicies say of a service.
 	Verdict(v1alpha1.Key) netpol.Verdict
 }

@@ -10,7 +10,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/backoff"
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 )
 
 // retryPorts publishes services at ports that other programs had, once these are free, until ctx ends.
@@ -56,7 +56,7 @@ func (a *services) tryPorts() {
 }
 
 // Status returns the services as the controller does, with a message for those that wait for a port of the machine.
-func (l local) Status() []controller.Status {
+func (l local) Status() []status.Status {
 	list := l.Controller.Status()
 	for i := range list {
 		s := &list[i].Service

@@ -9,13 +9,13 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 )
 
-func servicesNamed(names ...string) (list []controller.Status) {
+func servicesNamed(names ...string) (list []status.Status) {
 	for _, n := range names {
 		namespace, name, _ := strings.Cut(n, "/")
-		var s controller.Status
+		var s status.Status
 		s.Service.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: name}
 		list = append(list, s)
 	}

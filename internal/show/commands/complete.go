@@ -10,13 +10,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 // Named returns the service with a name, as Controller.Resolve does: namespace/name, or the name alone if only one
 // service has it, or one in the namespace default.
-func Named(services []controller.Status, name string) (found controller.Status, err error) {
+func Named(services []status.Status, name string) (found status.Status, err error) {
 	var keys []v1alpha1.Key
 	for _, s := range services {
 		switch key := v1alpha1.KeyOf(&s.Service); {
@@ -32,7 +32,7 @@ func Named(services []controller.Status, name string) (found controller.Status, 
 	case 0:
 		return found, fmt.Errorf("service %q: %w", name, runtime.ErrNotFound)
 	}
-	return controller.Status{}, fmt.Errorf("service %q: there are several: %v: name one with its namespace", name, keys)
+	return status.Status{}, fmt.Errorf("service %q: there are several: %v: name one with its namespace", name, keys)
 }
 
 // CompleteService completes the name of a service as the first argument.
@@ -68,7 +68,7 @@ func (p *Place) CompleteServices(
 }
 
 // listed returns the services whose names are completed; none if there is no instance or controller.
-func (p *Place) listed(cmd *cobra.Command) []controller.Status {
+func (p *Place) listed(cmd *cobra.Command) []status.Status {
 	c, _, err := p.Connect(cmd)
 	if err != nil {
 		return nil
@@ -83,7 +83,7 @@ func (p *Place) listed(cmd *cobra.Command) []controller.Status {
 
 // namesToType returns the names of the services that are not given yet, as a user types them: without their namespaces
 // where that is enough and he has not begun with one.
-func namesToType(services []controller.Status, given []string, typed string) (names []cobra.Completion) {
+func namesToType(services []status.Status, given []string, typed string) (names []cobra.Completion) {
 	done := map[v1alpha1.Key]bool{}
 	for _, name := range given {
 		if s, err := Named(services, name); err == nil {

@@ -14,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/internal/status"
 )
 
 // begin is when the first sample of a test is taken.
@@ -27,14 +27,14 @@ var begin = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 func sampleAt(seconds, n int) view.Sample {
 	s := view.Sample{At: begin.Add(time.Duration(seconds) * time.Second)}
 	for i := range n {
-		traffic := controller.Traffic{NewFlows: uint64(seconds * 10 * (n - i)), OpenFlows: uint32(i + 1)}
-		s.Services = append(s.Services, controller.Status{
+		traffic := status.Traffic{NewFlows: uint64(seconds * 10 * (n - i)), OpenFlows: uint32(i + 1)}
+		s.Services = append(s.Services, status.Status{
 			Service: v1alpha1.WangellService{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("s%02d", (i+1)%n)},
 				Status:     v1alpha1.WangellServiceStatus{State: lifecycle.Warm.String()},
 			},
 			Traffic: traffic, Serving: 1, Desired: 1,
-			Pods: []controller.PodStatus{{
+			Pods: []status.Pod{{
 				ID: fmt.Sprintf("pod%02d", (i+1)%n), State: lifecycle.PodServing.String(), Traffic: traffic,
 			}},
 		})

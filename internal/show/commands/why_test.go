@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 )
 
 func TestServicesAreNamedAsTheControllerResolvesNames(t *testing.T) {
-	var all []controller.Status
+	var all []status.Status
 	for _, key := range []string{"red/a", "blue/a", "red/b", "blue/c", "default/c"} {
-		var s controller.Status
+		var s status.Status
 		s.Service.Namespace, s.Service.Name, _ = strings.Cut(key, "/")
 		all = append(all, s)
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 )
 
 // Tick holds the changes since the last one. Every browser gets the part that it may see.
@@ -18,9 +18,9 @@ type Tick struct {
 	Gone     []int  `json:"gone,omitempty"` // services that were removed
 	Loads    []Load `json:"l,omitempty"`
 	// Wakes are the wakes with news.
-	Wakes    []Wake                 `json:"w,omitempty"`
-	Events   []Event                `json:"e,omitempty"`
-	Pressure *[]controller.Pressure `json:"p,omitempty"` // nil if it has not changed
+	Wakes    []Wake             `json:"w,omitempty"`
+	Events   []Event            `json:"e,omitempty"`
+	Pressure *[]status.Pressure `json:"p,omitempty"` // nil if it has not changed
 
 	goneFrom, loadsFrom []string // the namespaces of Gone and Loads
 }
@@ -53,9 +53,9 @@ type Watched struct {
 // moment is the state of the source at one time.
 type moment struct {
 	at       time.Time
-	services []controller.Status
+	services []status.Status
 	wakes    []lifecycle.Waterfall
-	pressure []controller.Pressure
+	pressure []status.Pressure
 }
 
 // board is the state that browsers have, from which the news follows.
@@ -65,7 +65,7 @@ type board struct {
 	services map[string]*entry
 	// namespaces are those that have services.
 	namespaces map[string]bool
-	pressure   []controller.Pressure
+	pressure   []status.Pressure
 	wakes      wakeLog
 	kept       []lifecycle.Waterfall // the newest wakes, for browsers that connect
 	events     eventLog
@@ -76,7 +76,7 @@ type board struct {
 type entry struct {
 	row     Row
 	load    Load
-	traffic controller.Traffic
+	traffic status.Traffic
 	pods    map[string]*podEntry
 	detail  Detail // what is new of the pods
 }
@@ -85,7 +85,7 @@ type entry struct {
 type podEntry struct {
 	pod     Pod
 	load    Load
-	traffic controller.Traffic
+	traffic status.Traffic
 }
 
 func newBoard() *board {
@@ -128,14 +128,14 @@ func (b *board) next(m moment) Tick {
 	}
 	if !slices.Equal(m.pressure, b.pressure) {
 		b.pressure = m.pressure
-		list := append([]controller.Pressure{}, m.pressure...)
+		list := append([]status.Pressure{}, m.pressure...)
 		t.Pressure = &list
 	}
 	return t
 }
 
 // service takes the next status of a service.
-func (b *board) service(t *Tick, name string, s controller.Status, elapsed time.Duration) {
+func (b *board) service(t *Tick, name string, s status.Status, elapsed time.Duration) {
 	e := b.services[name]
 	if e == nil {
 		// What it counted before it was first seen is not new.
@@ -159,7 +159,7 @@ func (b *board) service(t *Tick, name string, s controller.Status, elapsed time.
 }
 
 // pods updates the pods of a service.
-func (b *board) pods(e *entry, pods []controller.PodStatus, elapsed time.Duration) {
+func (b *board) pods(e *entry, pods []status.Pod, elapsed time.Duration) {
 	there := make(map[string]bool, len(pods))
 	for _, s := range pods {
 		if s.ID == "" {
@@ -194,7 +194,7 @@ func (b *board) pods(e *entry, pods []controller.PodStatus, elapsed time.Duratio
 
 // all returns everything that a scope sees, with the detail of the named service if it exists.
 func (b *board) all(watch string, s Scope) All {
-	pressure := []controller.Pressure{}
+	pressure := []status.Pressure{}
 	if s.Everything() {
 		pressure = append(pressure, b.pressure...)
 	}

@@ -13,13 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 )
 
 var start = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 
-func at(seconds int, services ...controller.Status) moment {
+func at(seconds int, services ...status.Status) moment {
 	return moment{at: start.Add(time.Duration(seconds) * time.Second), services: services}
 }
 
@@ -56,7 +56,7 @@ func TestLoadsAreRequestsWhereTheyAreBalanced(t *testing.T) {
 	a := warm("a", 1)
 	a.Service.Spec.Balancing = &v1alpha1.Balancing{Level: v1alpha1.LevelRequest}
 	b.next(at(0, a))
-	a.Traffic = controller.Traffic{OpenFlows: 7, NewFlows: 70, BytesIn: 30, OpenRequests: 3, RequestsPerSecond: 12.5}
+	a.Traffic = status.Traffic{OpenFlows: 7, NewFlows: 70, BytesIn: 30, OpenRequests: 3, RequestsPerSecond: 12.5}
 	a.Pods[0].Traffic = a.Traffic
 	tick := b.next(at(1, a))
 	e := b.services["default/a"]
@@ -188,8 +188,8 @@ func TestWakeIsSentOnceMoreWhenItGoesOn(t *testing.T) {
 func TestEventsAreBounded(t *testing.T) {
 	var l eventLog
 	for i := range 5 * keptEvents {
-		l.add(controller.Event{Kind: controller.EventReport, Text: fmt.Sprint(i) + strings.Repeat("x", 2*maxText)})
-		l.add(controller.Event{Kind: controller.EventPull})
+		l.add(status.Event{Kind: status.EventReport, Text: fmt.Sprint(i) + strings.Repeat("x", 2*maxText)})
+		l.add(status.Event{Kind: status.EventPull})
 	}
 	if got := l.last(); len(got) != keptEvents || cap(l.kept) > 8*keptEvents || len(got[0].Text) != maxText {
 		t.Errorf("%d events of %d bytes", len(got), len(got[0].Text))
@@ -200,7 +200,7 @@ func TestEventsAreBounded(t *testing.T) {
 	if got := l.news(); len(got) != 0 {
 		t.Errorf("%d news again", len(got))
 	}
-	l.add(controller.Event{Kind: controller.EventState, State: "Warm"})
+	l.add(status.Event{Kind: status.EventState, State: "Warm"})
 	if got := l.news(); len(got) != 1 || got[0].Text != "Warm" {
 		t.Errorf("%+v", got)
 	}

@@ -13,50 +13,50 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 // fakeSource is a source whose services do what a test wants.
 type fakeSource struct {
 	mu       sync.Mutex
-	services []controller.Status
+	services []status.Status
 	wakes    []lifecycle.Waterfall
-	pressure []controller.Pressure
+	pressure []status.Pressure
 	slept    []v1alpha1.Key
-	events   chan controller.Event
+	events   chan status.Event
 	step     func(*fakeSource) // before each Status; may be nil
 
-	gates       []controller.Gate
-	connections controller.Connections
+	gates       []status.Gate
+	connections status.Connections
 }
 
-func (f *fakeSource) Gates(context.Context) ([]controller.Gate, error) { return f.gates, nil }
+func (f *fakeSource) Gates(context.Context) ([]status.Gate, error) { return f.gates, nil }
 
-func (f *fakeSource) Connections(context.Context) (controller.Connections, error) {
+func (f *fakeSource) Connections(context.Context) (status.Connections, error) {
 	return f.connections, nil
 }
 
-func newFake(services ...controller.Status) *fakeSource {
-	return &fakeSource{services: services, events: make(chan controller.Event)}
+func newFake(services ...status.Status) *fakeSource {
+	return &fakeSource{services: services, events: make(chan status.Event)}
 }
 
-func (f *fakeSource) Status() []controller.Status {
+func (f *fakeSource) Status() []status.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.step != nil {
 		f.step(f)
 	}
-	out := make([]controller.Status, len(f.services))
+	out := make([]status.Status, len(f.services))
 	for i, s := range f.services {
-		s.Pods = append([]controller.PodStatus(nil), s.Pods...)
+		s.Pods = append([]status.Pod(nil), s.Pods...)
 		out[i] = s
 	}
 	return out
 }
 
-func (f *fakeSource) Pressure() []controller.Pressure {
+func (f *fakeSource) Pressure() []status.Pressure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.pressure
@@ -68,8 +68,8 @@ func (f *fakeSource) Wakes(v1alpha1.Key) []lifecycle.Waterfall {
 	return append([]lifecycle.Waterfall(nil), f.wakes...)
 }
 
-func (f *fakeSource) Subscribe(ctx context.Context) <-chan controller.Event {
-	out := make(chan controller.Event)
+func (f *fakeSource) Subscribe(ctx context.Context) <-chan status.Event {
+	out := make(chan status.Event)
 	go func() {
 		defer close(out)
 		for {
@@ -105,25 +105,25 @@ func (f *fakeSource) Sleep(_ context.Context, k v1alpha1.Key) error {
 }
 
 // cold is a service that sleeps since a time.
-func cold(name string, since time.Time) controller.Status {
-	return controller.Status{
+func cold(name string, since time.Time) status.Status {
+	return status.Status{
 		Service: v1alpha1.WangellService{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 			Spec: v1alpha1.WangellServiceSpec{
 				Image: "registry.example/" + name + ":v1", Port: 80, IdleTimeout: 300},
 			Status: v1alpha1.WangellServiceStatus{State: lifecycle.Cold.String(), LoadBalancerIP: "10.46.100.7"},
 		},
-		Slept: controller.Slept{Since: since, RequestCPU: 0.25, RequestMemory: 128 << 20},
+		Slept: status.Slept{Since: since, RequestCPU: 0.25, RequestMemory: 128 << 20},
 	}
 }
 
 // warm is a service with pods that serve.
-func warm(name string, pods int) controller.Status {
+func warm(name string, pods int) status.Status {
 	s := cold(name, time.Time{})
 	s.Service.Status.State = lifecycle.Warm.String()
 	s.Slept.Seconds, s.Slept.CPU, s.Slept.Memory = 5400, 1350, 5400*128<<20
 	for i := range pods {
-		s.Pods = append(s.Pods, controller.PodStatus{
+		s.Pods = append(s.Pods, status.Pod{
 			ID: fmt.Sprintf("%s-%d", name, i), Addr: netip.AddrFrom4([4]byte{10, 46, 128, byte(i)}),
 			Node: fmt.Sprintf("node-%d", i%3), State: lifecycle.PodServing.String(), Started: time.Now().Add(-time.Hour),
 		})

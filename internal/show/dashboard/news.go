@@ -3,8 +3,8 @@
 package dashboard
 
 import (
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 )
 
 // Wake is a lifecycle.Waterfall for a browser.
@@ -76,7 +76,7 @@ func wakeOf(w lifecycle.Waterfall) Wake {
 	return out
 }
 
-// Event is a controller.Event for a browser.
+// Event is a status.Event for a browser.
 type Event struct {
 	Time     int64  `json:"t"` // Unix milliseconds
 	Kind     string `json:"kind"`
@@ -100,12 +100,12 @@ type eventLog struct {
 }
 
 // add adds an event, unless it only reports the progress of a pull, which is in the message of the service.
-func (l *eventLog) add(e controller.Event) {
-	if e.Kind == controller.EventPull {
+func (l *eventLog) add(e status.Event) {
+	if e.Kind == status.EventPull {
 		return
 	}
 	text := e.Text
-	if e.Kind == controller.EventState {
+	if e.Kind == status.EventState {
 		text = e.State
 	}
 	if len(text) > maxText {

@@ -11,15 +11,15 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/browser"
 )
 
 // manyServices is a source with 1,000 services that all have connections, one of them with 200 pods, one with a few
 // pods and wakes, one that balances requests, and one that has failed.
 func manyServices() *fakeSource {
-	var all []controller.Status
+	var all []status.Status
 	for i := range 998 {
 		switch {
 		case i%10 == 0:
@@ -55,22 +55,22 @@ func manyServices() *fakeSource {
 func TestPageInChromium(t *testing.T) {
 	browser.Need(t)
 	source := manyServices()
-	source.gates = []controller.Gate{
+	source.gates = []status.Gate{
 		{
 			Node: "node-0", Counters: map[string]uint64{"arp_replies": 17, "pings": 3, "bad_rst": 0}, Parked: 2,
 			Interfaces: map[string]string{"eth0": "native"},
-			Tables: []controller.GateTable{
+			Tables: []status.GateTable{
 				{Name: "flows", Used: 61234, Size: 262144}, {Name: "services", Used: 1002, Size: 1024},
 				{Name: "parked", Used: 2, Size: 65536},
 			},
 		},
 		{
 			Node: "node-1", Counters: map[string]uint64{"bad_encap": 5}, Interfaces: map[string]string{"eth9": "generic"},
-			Tables: []controller.GateTable{{Name: "flows", Used: 131072, Size: 262144}},
+			Tables: []status.GateTable{{Name: "flows", Used: 131072, Size: 262144}},
 		},
-		{Node: "node-2", Silent: true, Tables: []controller.GateTable{}},
+		{Node: "node-2", Silent: true, Tables: []status.GateTable{}},
 	}
-	source.connections = controller.Connections{Most: []controller.ConnectionsOf{
+	source.connections = status.Connections{Most: []status.ConnectionsOf{
 		connected("192.0.2.7", "default/web", 12), connected("192.0.2.8", "default/web", 4),
 		connected("192.0.2.7", "default/crowd", 3), connected("2001:db8::5", "default/crowd", 1),
 	}, Others: 9, Silent: []string{"node-2"}}
@@ -91,6 +91,6 @@ func TestPageInChromium(t *testing.T) {
 	browser.Run(t, nil, "page.test.mjs", "DASHBOARD_URL="+guard.URL())
 }
 
-func connected(client, service string, open uint64) controller.ConnectionsOf {
-	return controller.ConnectionsOf{Client: netip.MustParseAddr(client), Service: service, Open: open}
+func connected(client, service string, open uint64) status.ConnectionsOf {
+	return status.ConnectionsOf{Client: netip.MustParseAddr(client), Service: service, Open: open}
 }

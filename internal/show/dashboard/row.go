@@ -6,9 +6,9 @@ import (
 	"math"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/show/view"
+	"wangell.loutres.me/internal/status"
 )
 
 // Row describes a service to a browser. It is sent when it changes. The load, which changes all the time, comes as a
@@ -45,7 +45,7 @@ type Row struct {
 }
 
 // rowOf describes a service with a number.
-func rowOf(id int, s controller.Status) Row {
+func rowOf(id int, s status.Status) Row {
 	r := Row{
 		ID: id, Namespace: s.Service.Namespace, Name: s.Service.Name, Address: view.Address(s),
 		Image: s.Service.Spec.Image, State: s.Service.Status.State, Message: s.Service.Status.Message,
@@ -76,7 +76,7 @@ type Pod struct {
 }
 
 // podOf describes a pod with a number.
-func podOf(id int, p controller.PodStatus) Pod {
+func podOf(id int, p status.Pod) Pod {
 	out := Pod{ID: id, Name: p.ID, Node: p.Node, State: p.State}
 	if p.Addr.IsValid() {
 		out.Address = p.Addr.String()
@@ -93,7 +93,7 @@ func podOf(id int, p controller.PodStatus) Pod {
 type Load [6]float64
 
 // loadOf returns the load between two samples, the second of which was taken at after.
-func loadOf(id int, before, after controller.Traffic, elapsed time.Duration, latest int64, requests bool) Load {
+func loadOf(id int, before, after status.Traffic, elapsed time.Duration, latest int64, requests bool) Load {
 	perSecond := func(before, after uint64) float64 {
 		if after < before {
 			before = 0 // its counter started from zero
@@ -114,7 +114,7 @@ func loadOf(id int, before, after controller.Traffic, elapsed time.Duration, lat
 }
 
 // latestOf is the time of the last packet in Unix seconds; 0 if there was none.
-func latestOf(s controller.Status) int64 {
+func latestOf(s status.Status) int64 {
 	if t := s.Service.Status.LatestRequest; t != nil {
 		return t.Unix()
 	}
@@ -140,7 +140,7 @@ type Count struct {
 }
 
 // countOf counts the pods of a service.
-func countOf(s controller.Status) (c Count) {
+func countOf(s status.Status) (c Count) {
 	for _, p := range s.Pods {
 		switch p.State {
 		case lifecycle.PodServing.String():

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/show/httpapi"
+	"wangell.loutres.me/internal/status"
 )
 
 // some is the Scope of those who may see some namespaces, of those that were judged.
@@ -33,7 +33,7 @@ func (s some) Sees(namespace string) (yes, known bool) {
 	return yes, known
 }
 
-func in(namespace string, s controller.Status) controller.Status {
+func in(namespace string, s status.Status) status.Status {
 	s.Service.Namespace = namespace
 	return s
 }
@@ -43,9 +43,9 @@ func TestScopeHidesAllOfOtherNamespaces(t *testing.T) {
 	red, blue := in("red", warm("a", 2)), in("blue", warm("a", 2))
 	m := at(0, red, blue)
 	m.wakes = []lifecycle.Waterfall{woken("red/a", 1, 1), woken("blue/a", 1, 1)}
-	m.pressure = []controller.Pressure{{Message: "a node is full"}}
+	m.pressure = []status.Pressure{{Message: "a node is full"}}
 	for _, service := range []v1alpha1.Key{"red/a", "blue/a", "gone/a", ""} {
-		b.events.add(controller.Event{Kind: controller.EventReport, Service: service, Text: "of " + string(service)})
+		b.events.add(status.Event{Kind: status.EventReport, Service: service, Text: "of " + string(service)})
 	}
 	first := b.next(m)
 	red.Traffic.NewFlows, blue.Traffic.NewFlows = 5, 7

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/show/httpapi"
+	"wangell.loutres.me/internal/status"
 )
 
 const (
@@ -165,8 +165,8 @@ func (d *Dashboard) gates(w http.ResponseWriter, r *http.Request, s Scope) {
 }
 
 // detailOf leaves out the counters and interfaces of all gates but one.
-func detailOf(gates []controller.Gate, node string) []controller.Gate {
-	at := max(0, slices.IndexFunc(gates, func(g controller.Gate) bool { return g.Node == node }))
+func detailOf(gates []status.Gate, node string) []status.Gate {
+	at := max(0, slices.IndexFunc(gates, func(g status.Gate) bool { return g.Node == node }))
 	out := slices.Clone(gates)
 	for i := range out {
 		if i != at {

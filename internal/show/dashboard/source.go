@@ -6,18 +6,18 @@ import (
 	"context"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 )
 
-// Source provides the data. A controller.Controller is one.
+// Source provides the data. A Controller of package controller is one.
 type Source interface {
-	Status() []controller.Status
-	Pressure() []controller.Pressure
+	Status() []status.Status
+	Pressure() []status.Pressure
 	Wakes(key v1alpha1.Key) []lifecycle.Waterfall
-	Subscribe(ctx context.Context) <-chan controller.Event
+	Subscribe(ctx context.Context) <-chan status.Event
 	Resolve(name string) (v1alpha1.Key, error)
 	Sleep(ctx context.Context, key v1alpha1.Key) error
-	Gates(ctx context.Context) ([]controller.Gate, error)
-	Connections(ctx context.Context) (controller.Connections, error)
+	Gates(ctx context.Context) ([]status.Gate, error)
+	Connections(ctx context.Context) (status.Connections, error)
 }

@@ -19,9 +19,9 @@ import (
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 // ErrNotRunning is returned if no instance serves the socket.
@@ -82,7 +82,7 @@ func NewRemoteClient(base url.URL, transport http.RoundTripper, namespace string
 func (c *Client) Close() { c.closeIdle() }
 
 // Status returns all services.
-func (c *Client) Status(ctx context.Context) (out []controller.Status, err error) {
+func (c *Client) Status(ctx context.Context) (out []status.Status, err error) {
 	return out, c.getJSON(ctx, "/v1/services", nil, &out)
 }
 
@@ -92,7 +92,7 @@ func (c *Client) Broken(ctx context.Context) (out []BrokenFile, err error) {
 }
 
 // Pressure returns the scarcity in the gate as a whole. An instance without this endpoint reports nothing.
-func (c *Client) Pressure(ctx context.Context) (out []controller.Pressure, err error) {
+func (c *Client) Pressure(ctx context.Context) (out []status.Pressure, err error) {
 	err = c.getJSON(ctx, "/v1/pressure", nil, &out)
 	if errors.Is(err, runtime.ErrNotFound) {
 		return nil, nil
@@ -158,7 +158,7 @@ func (c *Client) Logs(ctx context.Context, name string, w io.Writer, options run
 
 // Events calls f for each event until ctx or the instance ends. begun, which may be nil, is called once no further
 // event can be missed.
-func (c *Client) Events(ctx context.Context, begun func(), f func(controller.Event)) error {
+func (c *Client) Events(ctx context.Context, begun func(), f func(status.Event)) error {
 	resp, err := c.do(ctx, http.MethodGet, "/v1/events", nil)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (c *Client) Events(ctx context.Context, begun func(), f func(controller.Eve
 		begun()
 	}
 	for lines := json.NewDecoder(resp.Body); ; {
-		var e controller.Event
+		var e status.Event
 		if err := lines.Decode(&e); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {

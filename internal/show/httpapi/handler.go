@@ -9,9 +9,9 @@ import (
 	"strconv"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 // Handler answers the requests of the API, over whatever transport they come.
@@ -48,7 +48,7 @@ func (h Handler) Routes() http.Handler {
 		})
 	}
 	get("/v1/services", func(_ *http.Request, s Services) (any, error) {
-		return append([]controller.Status{}, s.Status()...), nil
+		return append([]status.Status{}, s.Status()...), nil
 	})
 	get("/v1/broken", func(*http.Request, Services) (any, error) {
 		if h.Broken == nil {
@@ -57,7 +57,7 @@ func (h Handler) Routes() http.Handler {
 		return h.Broken(), nil
 	})
 	get("/v1/pressure", func(_ *http.Request, s Services) (any, error) {
-		return append([]controller.Pressure{}, s.Pressure()...), nil
+		return append([]status.Pressure{}, s.Pressure()...), nil
 	})
 	get("/v1/wakes", wakes)
 	get("/v1/versions", func(r *http.Request, _ Services) (any, error) {

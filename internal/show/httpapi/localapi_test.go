@@ -23,6 +23,7 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 var _ Services = (*controller.Controller)(nil)
@@ -30,22 +31,22 @@ var _ Services = (*controller.Controller)(nil)
 // fake has one service, default/redis.
 type fake struct {
 	ready  error
-	events chan controller.Event
+	events chan status.Event
 	slept  atomic.Int32
 	held   atomic.Int32
 	logs   func(ctx context.Context, w io.Writer) error
 }
 
-func (f *fake) Status() []controller.Status {
-	return []controller.Status{{
+func (f *fake) Status() []status.Status {
+	return []status.Status{{
 		Service: v1alpha1.WangellService{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "redis"},
 			Spec:       v1alpha1.WangellServiceSpec{Image: "redis:7", Port: 6379},
 			Status: v1alpha1.WangellServiceStatus{State: "Warm", Replicas: 1,
 				LatestRequest: &metav1.Time{Time: time.Unix(1e9, 0)}},
 		},
-		Pods:    []controller.PodStatus{{ID: "redis-1", State: "serving"}, {State: "starting"}},
-		Traffic: controller.Traffic{NewFlows: 3},
+		Pods:    []status.Pod{{ID: "redis-1", State: "serving"}, {State: "starting"}},
+		Traffic: status.Traffic{NewFlows: 3},
 	}}
 }
 
@@ -56,8 +57,8 @@ func (f *fake) Resolve(name string) (v1alpha1.Key, error) {
 	return "default/redis", nil
 }
 
-func (f *fake) Pressure() []controller.Pressure {
-	return []controller.Pressure{{Reason: controller.PressureTable, Message: "full"}}
+func (f *fake) Pressure() []status.Pressure {
+	return []status.Pressure{{Reason: status.PressureTable, Message: "full"}}
 }
 
 func (f *fake) Wakes(k v1alpha1.Key) []lifecycle.Waterfall {
@@ -89,12 +90,12 @@ func (f *fake) Hold(context.Context, v1alpha1.Key) (func(), error) {
 
 func (f *fake) Restart(_ context.Context, k v1alpha1.Key) (int, error) { return len(k), f.ready }
 
-func (f *fake) Stats(_ context.Context, k v1alpha1.Key) ([]controller.PodUsage, error) {
-	return []controller.PodUsage{{Service: k, Pod: "redis-1", CPUSeconds: 1.5, Throttled: 3}}, f.ready
+func (f *fake) Stats(_ context.Context, k v1alpha1.Key) ([]status.PodUsage, error) {
+	return []status.PodUsage{{Service: k, Pod: "redis-1", CPUSeconds: 1.5, Throttled: 3}}, f.ready
 }
 
-func (f *fake) Subscribe(ctx context.Context) <-chan controller.Event { return f.events }
-func (f *fake) Ready() error                                          { return f.ready }
+func (f *fake) Subscribe(ctx context.Context) <-chan status.Event { return f.events }
+func (f *fake) Ready() error                                      { return f.ready }
 
 func start(t *testing.T, f *fake) (*Client, string) {
 	path := filepath.Join(t.TempDir(), "control.sock")
@@ -209,13 +210,13 @@ func TestLogsAreStreamedWithTheirError(t *testing.T) {
 }
 
 func TestEventsAreStreamed(t *testing.T) {
-	f := &fake{events: make(chan controller.Event)}
+	f := &fake{events: make(chan status.Event)}
 	c, _ := start(t, f)
-	got := make(chan controller.Event)
+	got := make(chan status.Event)
 	done := make(chan error)
-	go func() { done <- c.Events(t.Context(), nil, func(e controller.Event) { got <- e }) }()
+	go func() { done <- c.Events(t.Context(), nil, func(e status.Event) { got <- e }) }()
 	for i := range 3 {
-		f.events <- controller.Event{Kind: controller.EventReport, Service: "default/redis", Text: fmt.Sprint(i)}
+		f.events <- status.Event{Kind: status.EventReport, Service: "default/redis", Text: fmt.Sprint(i)}
 		if e := <-got; e.Text != fmt.Sprint(i) || e.Service != "default/redis" {
 			t.Errorf("%+v", e)
 		}

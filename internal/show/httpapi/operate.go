@@ -11,16 +11,16 @@ import (
 	"net/url"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 )
 
 // Operator has the operations of one machine that a cluster leaves to kubectl. A controller.Controller is one.
 type Operator interface {
-	Status() []controller.Status
+	Status() []status.Status
 	Wake(ctx context.Context, key v1alpha1.Key) error
 	Hold(ctx context.Context, key v1alpha1.Key) (release func(), err error)
 	Restart(ctx context.Context, key v1alpha1.Key) (replaced int, err error)
-	Stats(ctx context.Context, key v1alpha1.Key) ([]controller.PodUsage, error)
+	Stats(ctx context.Context, key v1alpha1.Key) ([]status.PodUsage, error)
 }
 
 // Restarted is the answer to a restart.
@@ -63,7 +63,7 @@ var (
 	})
 	stats = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
 		list, err := o.Stats(r.Context(), key)
-		answer(w, append([]controller.PodUsage{}, list...), err)
+		answer(w, append([]status.PodUsage{}, list...), err)
 	})
 )
 
@@ -101,7 +101,7 @@ func (c *Client) Wake(ctx context.Context, name string) error {
 // Hold wakes a service, returns its status once it serves, and keeps it from falling asleep until release is called
 // or ctx ends. The instance then ends the command with an ID that the caller has attached to in the service, also if
 // the caller was killed; empty for none.
-func (c *Client) Hold(ctx context.Context, name, command string) (st controller.Status, release func(), err error) {
+func (c *Client) Hold(ctx context.Context, name, command string) (st status.Status, release func(), err error) {
 	q := url.Values{"service": {name}}
 	if command != "" {
 		q.Set("command", command)
@@ -130,7 +130,7 @@ func (c *Client) Restart(ctx context.Context, name string) (replaced int, err er
 }
 
 // Stats returns the usage of the pods of a service, or of all services if name is empty.
-func (c *Client) Stats(ctx context.Context, name string) (out []controller.PodUsage, err error) {
+func (c *Client) Stats(ctx context.Context, name string) (out []status.PodUsage, err error) {
 	q := url.Values{}
 	if name != "" {
 		q.Set("service", name)

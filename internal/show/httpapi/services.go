@@ -7,20 +7,20 @@ import (
 	"io"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 )
 
 // Services provides the data of the API. A controller.Controller is one.
 type Services interface {
-	Status() []controller.Status
+	Status() []status.Status
 	Resolve(name string) (v1alpha1.Key, error)
-	Pressure() []controller.Pressure
+	Pressure() []status.Pressure
 	Wakes(key v1alpha1.Key) []lifecycle.Waterfall
 	Sleep(ctx context.Context, key v1alpha1.Key) error
 	Logs(ctx context.Context, key v1alpha1.Key, w io.Writer, options runtime.LogOptions) error
-	Subscribe(ctx context.Context) <-chan controller.Event
+	Subscribe(ctx context.Context) <-chan status.Event
 	Ready() error
 }
 

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/term"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/show/screen"
+	"wangell.loutres.me/internal/status"
 )
 
-// Source provides what a live view shows. A controller.Controller is one.
+// Source provides what a live view shows. A Controller of package controller is one.
 type Source interface {
-	Status() []controller.Status
-	Pressure() []controller.Pressure
+	Status() []status.Status
+	Pressure() []status.Pressure
 	Wakes(key v1alpha1.Key) []lifecycle.Waterfall
-	Subscribe(ctx context.Context) <-chan controller.Event
+	Subscribe(ctx context.Context) <-chan status.Event
 }
 
 // A live view is redrawn after an event, but at most every drawPause, and at least every drawEvery.
@@ -85,7 +85,7 @@ func (l *Live) Follow(source Source) {
 }
 
 // run draws until there are no more events.
-func (l *Live) run(source Source, events <-chan controller.Event) {
+func (l *Live) run(source Source, events <-chan status.Event) {
 	p := pulls{}
 	for {
 		l.lines.Store(lines(source, p, time.Now()))

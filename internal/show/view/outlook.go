@@ -5,8 +5,8 @@ package view
 import (
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/forecast"
+	"wangell.loutres.me/internal/status"
 )
 
 // outlook describes what spec.sleep foresees.
@@ -18,11 +18,11 @@ func (w *why) outlook() {
 	schedule := w.Service.Spec.Sleep != nil && len(w.Service.Spec.Sleep.Schedule) > 0
 	at := o.Change.Local().Format("2006-01-02 15:04 MST")
 	switch {
-	case o.Wanted == controller.WantedBySchedule:
+	case o.Wanted == status.WantedBySchedule:
 		w.say("sleep.schedule keeps a pod until %s at least.", at)
-	case o.Wanted == controller.WantedByForecast && o.Basis == string(forecast.Unknown):
+	case o.Wanted == status.WantedByForecast && o.Basis == string(forecast.Unknown):
 		w.say("Without another packet, it sleeps at %s.", at)
-	case o.Wanted == controller.WantedByForecast:
+	case o.Wanted == status.WantedByForecast:
 		w.say("It is likely to be used by %s, and keeps a pod until then.", at)
 	case o.Change.IsZero():
 	case schedule:

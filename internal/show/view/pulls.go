@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/show/screen"
+	"wangell.loutres.me/internal/status"
 )
 
 // pullForgotten is the time after its last event when a pull is no longer shown, as it must have failed.
@@ -28,8 +28,8 @@ type pull struct {
 }
 
 // see records an event.
-func (p pulls) see(e controller.Event) {
-	if e.Kind != controller.EventPull {
+func (p pulls) see(e status.Event) {
+	if e.Kind != status.EventPull {
 		return
 	}
 	if e.Total > 0 && e.Done >= e.Total {

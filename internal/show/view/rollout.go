@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 )
 
 // Rollout is how the traffic of a service is split.
@@ -44,7 +44,7 @@ type RevisionState struct {
 const Missing = "Missing"
 
 // RolloutOf returns how the traffic of a service is split. all has the services of its namespace.
-func RolloutOf(s controller.Status, all []controller.Status) Rollout {
+func RolloutOf(s status.Status, all []status.Status) Rollout {
 	of := &s.Service
 	r := Rollout{
 		Service: of.Namespace + "/" + of.Name, Sticky: of.Spec.Sticky, Message: of.Status.Message, Address: Address(s),
@@ -53,7 +53,7 @@ func RolloutOf(s controller.Status, all []controller.Status) Rollout {
 	for _, t := range of.Spec.Traffic {
 		state := RevisionState{Name: t.Revision, Percent: t.Percent, Tag: t.Tag, State: Missing,
 			Message: "there is no such service: the others get its requests"}
-		i := slices.IndexFunc(all, func(o controller.Status) bool {
+		i := slices.IndexFunc(all, func(o status.Status) bool {
 			return o.Service.Namespace == of.Namespace && o.Service.Name == t.Revision
 		})
 		if i >= 0 {

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 )
 
 // why collects sentences about a service.
 type why struct {
-	controller.Status
+	status.Status
 	now       time.Time
 	sentences []string
 }

@@ -14,22 +14,22 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/show/httpapi"
+	"wangell.loutres.me/internal/status"
 )
 
 // Services writes the table of services, one line each, and one for each manifest with mistakes; below it, a line for
 // each pressure of the gate. It has a column for requests per second if a service balances them. wakes are the most
 // recent wakes, oldest first. The age of the last request is relative to now.
-func Services(w io.Writer, services []controller.Status, broken []httpapi.BrokenFile, pressure []controller.Pressure,
+func Services(w io.Writer, services []status.Status, broken []httpapi.BrokenFile, pressure []status.Pressure,
 	wakes []lifecycle.Waterfall, now time.Time) error {
 	last := make(map[string]lifecycle.Waterfall, len(wakes))
 	for _, f := range wakes {
 		last[f.Service] = f
 	}
 	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
-	requests := slices.ContainsFunc(services, func(s controller.Status) bool { return s.Service.Spec.BalancesRequests() })
+	requests := slices.ContainsFunc(services, func(s status.Status) bool { return s.Service.Spec.BalancesRequests() })
 	head, none := "", ""
 	if requests {
 		head, none = "REQ/S\t", "-\t"
@@ -77,7 +77,7 @@ func mistakes(b httpapi.BrokenFile) string {
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // Address returns the service address with its port.
-func Address(s controller.Status) string {
+func Address(s status.Status) string {
 	return net.JoinHostPort(s.Service.Status.LoadBalancerIP, strconv.Itoa(int(s.Service.Spec.Port)))
 }
 
@@ -120,7 +120,7 @@ func ago(t, now time.Time) string {
 }
 
 // latest returns the time of the service's last packet, zero if there was none.
-func latest(s controller.Status) time.Time {
+func latest(s status.Status) time.Time {
 	if t := s.Service.Status.LatestRequest; t != nil {
 		return t.Time
 	}

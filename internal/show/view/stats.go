@@ -9,12 +9,12 @@ import (
 	"slices"
 	"text/tabwriter"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 )
 
 // PodUse is the usage of a container of a pod, with its activity between two measurements.
 type PodUse struct {
-	controller.PodUsage
+	status.PodUsage
 	// Cores is the CPU in use between the measurements, in cores. ThrottledPercent is the share of the periods
 	// between them in which it used up its CPU limit and paused, 0 without a limit.
 	Cores            float64 `json:"cores"`
@@ -22,9 +22,9 @@ type PodUse struct {
 }
 
 // PodUses compares two measurements of containers. Those that are not in both are left out.
-func PodUses(before, after []controller.PodUsage) []PodUse {
+func PodUses(before, after []status.PodUsage) []PodUse {
 	type id struct{ pod, container string }
-	earlier := map[id]controller.PodUsage{}
+	earlier := map[id]status.PodUsage{}
 	for _, u := range before {
 		earlier[id{u.Pod, u.Container}] = u
 	}

@@ -7,20 +7,20 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/status"
 )
 
 func TestStatsComparesTwoMeasurements(t *testing.T) {
 	at := time.Unix(1000, 0)
-	of := func(pod string, cpu float64, periods, throttled uint64, at time.Time) controller.PodUsage {
-		return controller.PodUsage{Service: "default/web", Pod: pod, Container: "web", CPUSeconds: cpu, MemoryBytes: 3 << 20,
+	of := func(pod string, cpu float64, periods, throttled uint64, at time.Time) status.PodUsage {
+		return status.PodUsage{Service: "default/web", Pod: pod, Container: "web", CPUSeconds: cpu, MemoryBytes: 3 << 20,
 			MemoryLimitBytes: 64 << 20, Periods: periods, Throttled: throttled, ThrottledSeconds: 2.5, At: at}
 	}
-	before := []controller.PodUsage{of("a", 10, 100, 10, at), of("gone", 1, 0, 0, at)}
+	before := []status.PodUsage{of("a", 10, 100, 10, at), of("gone", 1, 0, 0, at)}
 	free := of("free", 5, 0, 0, at.Add(2*time.Second))
 	free.MemoryLimitBytes = 0
 	before = append(before, of("free", 4.5, 0, 0, at))
-	uses := PodUses(before, []controller.PodUsage{
+	uses := PodUses(before, []status.PodUsage{
 		of("a", 11, 120, 15, at.Add(2*time.Second)), of("new", 1, 5, 5, at.Add(2*time.Second)), free,
 	})
 	if len(uses) != 2 || uses[0].Cores != 0.5 || uses[0].ThrottledPercent != 25 || uses[1].Cores != 0.25 ||
@@ -39,8 +39,8 @@ func TestStatsComparesTwoMeasurements(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
 	}
 	// A pod whose cgroup was made anew counts from zero.
-	again := PodUses([]controller.PodUsage{of("a", 10, 100, 10, at)},
-		[]controller.PodUsage{of("a", 1, 5, 0, at.Add(time.Second))})
+	again := PodUses([]status.PodUsage{of("a", 10, 100, 10, at)},
+		[]status.PodUsage{of("a", 1, 5, 0, at.Add(time.Second))})
 	if len(again) != 1 || again[0].Cores != 0 || again[0].ThrottledPercent != 0 {
 		t.Errorf("%+v", again)
 	}

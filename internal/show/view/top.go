@@ -10,14 +10,14 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 )
 
 // Sample is the status of all services at a time.
 type Sample struct {
 	At       time.Time
-	Services []controller.Status
+	Services []status.Status
 }
 
 // Load is the load of a service or a pod between two samples.
@@ -66,7 +66,7 @@ func TopOrders() []TopOrder { return []TopOrder{TopByRate, TopByOpen, TopByName}
 // Loads compares two samples. Counters that have fallen started from zero.
 func Loads(before, after Sample, order TopOrder) []ServiceLoad {
 	seconds := after.At.Sub(before.At).Seconds()
-	services, pods := map[string]controller.Traffic{}, map[string]controller.Traffic{}
+	services, pods := map[string]status.Traffic{}, map[string]status.Traffic{}
 	for _, s := range before.Services {
 		services[fullName(s)] = s.Traffic
 		for _, p := range s.Pods {
@@ -99,9 +99,9 @@ func Loads(before, after Sample, order TopOrder) []ServiceLoad {
 	return all
 }
 
-func fullName(s controller.Status) string { return s.Service.Namespace + "/" + s.Service.Name }
+func fullName(s status.Status) string { return s.Service.Namespace + "/" + s.Service.Name }
 
-func load(name, state string, before, after controller.Traffic, seconds float64, requests bool) Load {
+func load(name, state string, before, after status.Traffic, seconds float64, requests bool) Load {
 	rate := func(before, after uint64) float64 {
 		if seconds <= 0 {
 			return 0

@@ -14,17 +14,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/show/httpapi"
 	"wangell.loutres.me/internal/show/screen"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/syncbuf"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func status(name string, last time.Time) controller.Status {
-	var s controller.Status
+func named(name string, last time.Time) status.Status {
+	var s status.Status
 	s.Service.Namespace, s.Service.Name = "default", name
 	s.Service.Spec.Port = 80
 	s.Service.Status = v1alpha1.WangellServiceStatus{LoadBalancerIP: "10.46.100.2", State: "Cold"}
@@ -35,10 +35,10 @@ func status(name string, last time.Time) controller.Status {
 }
 
 func TestServicesAreATable(t *testing.T) {
-	warm := status("web", now.Add(-90*time.Second))
+	warm := named("web", now.Add(-90*time.Second))
 	warm.Service.Status.State, warm.Service.Status.Replicas = "Warm", 1
 	warm.Traffic.OpenFlows = 7
-	broken := status("broken", time.Time{})
+	broken := named("broken", time.Time{})
 	broken.Service.Status.Message = "crashed:\nout\tof memory"
 	wakes := []lifecycle.Waterfall{
 		{Service: "default/web", Number: 1, Result: lifecycle.ResultWarm},
@@ -50,8 +50,8 @@ func TestServicesAreATable(t *testing.T) {
 		"dir/b.yaml:6:9: spec.port: want a number,\ngot text", "dir/b.yaml:7:1: another",
 	}}}
 	var out bytes.Buffer
-	full := []controller.Pressure{{Reason: controller.PressureTable, Message: "the gate's table flows is almost full"}}
-	if err := Services(&out, []controller.Status{broken, warm}, files, full, wakes, now); err != nil {
+	full := []status.Pressure{{Reason: status.PressureTable, Message: "the gate's table flows is almost full"}}
+	if err := Services(&out, []status.Status{broken, warm}, files, full, wakes, now); err != nil {
 		t.Fatal(err)
 	}
 	want := `SERVICE          ADDRESS          STATE     REPLICAS   LAST REQUEST   FLOWS   WAKES   LAST WAKE   MESSAGE
@@ -79,9 +79,9 @@ func TestAgoUsesTheLargestUnit(t *testing.T) {
 func TestPullsAreShownUntilTheyEnd(t *testing.T) {
 	p := pulls{}
 	see := func(image string, done, total int64) {
-		p.see(controller.Event{Kind: controller.EventPull, Image: image, Done: done, Total: total, Time: now})
+		p.see(status.Event{Kind: status.EventPull, Image: image, Done: done, Total: total, Time: now})
 	}
-	p.see(controller.Event{Kind: controller.EventReport, Image: "x"})
+	p.see(status.Event{Kind: status.EventReport, Image: "x"})
 	see("b", 1e6, 2e6)
 	see("a", 0, 0)
 	lines := p.lines(now)
@@ -100,18 +100,18 @@ func TestPullsAreShownUntilTheyEnd(t *testing.T) {
 // source is a Source under the control of a test.
 type source struct {
 	mu     sync.Mutex
-	list   []controller.Status
-	events chan controller.Event
+	list   []status.Status
+	events chan status.Event
 }
 
-func (s *source) Status() []controller.Status {
+func (s *source) Status() []status.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.list
 }
-func (s *source) Pressure() []controller.Pressure          { return nil }
+func (s *source) Pressure() []status.Pressure              { return nil }
 func (s *source) Wakes(v1alpha1.Key) []lifecycle.Waterfall { return nil }
-func (s *source) Subscribe(ctx context.Context) <-chan controller.Event {
+func (s *source) Subscribe(ctx context.Context) <-chan status.Event {
 	context.AfterFunc(ctx, func() { close(s.events) })
 	return s.events
 }
@@ -130,13 +130,13 @@ func TestLiveShowsEventsAndTable(t *testing.T) {
 	var out syncbuf.Buffer
 	l := &Live{}
 	l.screen = screen.New(&out, func() (int, int) { return 200, 50 }, l.current)
-	s := &source{list: []controller.Status{status("one", time.Time{})}, events: make(chan controller.Event)}
+	s := &source{list: []status.Status{named("one", time.Time{})}, events: make(chan status.Event)}
 	l.Follow(s)
 	waitFor(t, &out, "default/one")
 	s.mu.Lock()
-	s.list = []controller.Status{status("two", time.Time{})}
+	s.list = []status.Status{named("two", time.Time{})}
 	s.mu.Unlock()
-	s.events <- controller.Event{Kind: controller.EventPull, Image: "nginx", Done: 1, Total: 2, Time: time.Now()}
+	s.events <- status.Event{Kind: status.EventPull, Image: "nginx", Done: 1, Total: 2, Time: time.Now()}
 	waitFor(t, &out, "pulling")
 	waitFor(t, &out, "default/two")
 	if _, err := l.Write([]byte("a line of the log\n")); err != nil {

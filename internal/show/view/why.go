@@ -9,15 +9,15 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/text"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/rollout"
 	"wangell.loutres.me/internal/decide/scale"
+	"wangell.loutres.me/internal/status"
 )
 
 // Why explains the state of a service in sentences, each with the deciding number. wakes are the most recent wakes of
 // the service, oldest first.
-func Why(s controller.Status, wakes []lifecycle.Waterfall, now time.Time) []string {
+func Why(s status.Status, wakes []lifecycle.Waterfall, now time.Time) []string {
 	w := why{Status: s, now: now}
 	if s.Service.Spec.SplitsTraffic() {
 		w.say("It has no pods of its own: its requests go to its revisions, %s.", rollout.Describe(s.Service.Spec.Traffic))

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/status"
 )
 
 func TestWhyExplainsTheNumberOfPods(t *testing.T) {
@@ -41,7 +41,7 @@ func TestWhyExplainsTheNumberOfPods(t *testing.T) {
 		"by CPU": {"cpu", 0, 2, 0,
 			"The number of pods follows the metric cpu, with a target of 10 for each pod: from 1 to 5 pods."},
 	} {
-		w := why{Status: status("web", now), now: now}
+		w := why{Status: named("web", now), now: now}
 		w.Desired, w.Traffic.OpenFlows = int(c.desired), c.open
 		w.Service.Spec.MinReplicas, w.Service.Spec.MaxReplicas = c.least, max(5, c.desired)
 		w.Service.Spec.Scaling = &v1alpha1.Scaling{Metric: c.metric, Target: 10, InStabilization: &wait}
@@ -50,7 +50,7 @@ func TestWhyExplainsTheNumberOfPods(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
-	w := why{Status: status("web", now), now: now}
+	w := why{Status: named("web", now), now: now}
 	w.scaling()
 	if w.sentences != nil {
 		t.Errorf("a fixed number: %v", w.sentences)
@@ -67,7 +67,7 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		state   lifecycle.State
 		last    time.Duration // since the last packet; 0 for none
 		wakes   []lifecycle.Waterfall
-		change  func(*controller.Status)
+		change  func(*status.Status)
 		reasons []string
 	}{
 		"asleep": {
@@ -79,7 +79,7 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		},
 		"never used": {
 			state:  lifecycle.Cold,
-			change: func(s *controller.Status) { s.Service.Status.Message = `image "x" is being pulled: 3 %` },
+			change: func(s *status.Status) { s.Service.Status.Message = `image "x" is being pulled: 3 %` },
 			reasons: []string{
 				"It is asleep: it has no pod.", "No client has used it since this instance started.",
 				"The first connection to 10.46.100.2:80 wakes it.", `image "x" is being pulled: 3 %.`,
@@ -96,7 +96,7 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		},
 		"awake": {
 			state: lifecycle.Warm, last: 12 * time.Second,
-			change: func(s *controller.Status) { s.Serving, s.Desired, s.Traffic.OpenFlows = 1, 2, 7 },
+			change: func(s *status.Status) { s.Serving, s.Desired, s.Traffic.OpenFlows = 1, 2, 7 },
 			reasons: []string{
 				"It is awake: 1 of 2 pods serve, with 7 open connections.",
 				"Its last packet came 12 s ago: without another one it sleeps in 4 min 48 s, as idleTimeout is 5 min.",
@@ -104,9 +104,9 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		},
 		"frozen": {
 			state: lifecycle.Frozen, last: 70 * time.Second,
-			change: func(s *controller.Status) {
+			change: func(s *status.Status) {
 				s.Traffic.OpenFlows = 3
-				s.Pods = []controller.PodStatus{{ID: "a-1", Frozen: &controller.FrozenStatus{
+				s.Pods = []status.Pod{{ID: "a-1", Frozen: &status.Frozen{
 					Since: now.Add(-time.Minute), ResidentBytes: 3 << 20, SwappedBytes: 90 << 20,
 				}}}
 			},
@@ -119,9 +119,9 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		},
 		"frozen within a period of its schedule": {
 			state: lifecycle.Frozen, last: time.Hour,
-			change: func(s *controller.Status) {
+			change: func(s *status.Status) {
 				s.Service.Spec.Sleep = &v1alpha1.Sleep{Schedule: []v1alpha1.WarmPeriod{{}}}
-				s.Outlook = &controller.Outlook{Wanted: controller.WantedBySchedule, Change: now.UTC()}
+				s.Outlook = &status.Outlook{Wanted: status.WantedBySchedule, Change: now.UTC()}
 			},
 			reasons: []string{
 				"It is frozen: its pods are there with all processes and connections, and uses no CPU. 0 open connections.",
@@ -131,7 +131,7 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		},
 		"frozen, and likely to be used later": {
 			state: lifecycle.Frozen, last: 20 * time.Second,
-			change: func(s *controller.Status) { s.Outlook = &controller.Outlook{Basis: "series", IdleTimes: 7, Keep: 60} },
+			change: func(s *status.Status) { s.Outlook = &status.Outlook{Basis: "series", IdleTimes: 7, Keep: 60} },
 			reasons: []string{
 				"It is frozen: its pods are there with all processes and connections, and uses no CPU. 0 open connections.",
 				"The next packet to 10.46.100.2:80 that its program has to answer lets it run on.",
@@ -142,7 +142,7 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		},
 		"at work": {
 			state: lifecycle.Warm, last: 12 * time.Second,
-			change: func(s *controller.Status) { s.Serving, s.Desired, s.NotFrozen = 1, 1, "a pod works" },
+			change: func(s *status.Status) { s.Serving, s.Desired, s.NotFrozen = 1, 1, "a pod works" },
 			reasons: []string{
 				"It is awake: 1 of 1 pods serve, with 0 open connections.", "It is not frozen: a pod works.",
 				"Its last packet came 12 s ago: without another one it sleeps in 4 min 48 s, as idleTimeout is 5 min.",
@@ -150,9 +150,9 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		},
 		"never sleeps": {
 			state: lifecycle.Warm, last: time.Hour,
-			change: func(s *controller.Status) {
+			change: func(s *status.Status) {
 				s.Serving, s.Desired, s.Service.Spec.MinReplicas = 1, 1, 1
-				s.Pods = []controller.PodStatus{{ID: "web-1", State: "draining", Traffic: controller.Traffic{OpenFlows: 2}}}
+				s.Pods = []status.Pod{{ID: "web-1", State: "draining", Traffic: status.Traffic{OpenFlows: 2}}}
 			},
 			reasons: []string{
 				"It is awake: 1 of 1 pods serve, with 0 open connections.", "Pod web-1 is draining, with 2 open connections.",
@@ -161,8 +161,8 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		},
 		"the gate is full": {
 			state: lifecycle.Cold,
-			change: func(s *controller.Status) {
-				s.Pressure = controller.Pressure{Reason: "Table", Message: "the gate's table flows is almost full"}
+			change: func(s *status.Status) {
+				s.Pressure = status.Pressure{Reason: "Table", Message: "the gate's table flows is almost full"}
 			},
 			reasons: []string{
 				"It is asleep: it has no pod.", "No client has used it since this instance started.",
@@ -171,7 +171,7 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		},
 		"failed": {
 			state: lifecycle.Failed, wakes: wake(lifecycle.ResultFailed, "no image"),
-			change: func(s *controller.Status) { s.Service.Status.Message = "no image" },
+			change: func(s *status.Status) { s.Service.Status.Message = "no image" },
 			reasons: []string{
 				"Its last wake failed: no image.",
 				"That was 2 s ago. Clients that waited were refused; the next connection to 10.46.100.2:80 tries again.",
@@ -182,7 +182,7 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		if c.last > 0 {
 			last = now.Add(-c.last)
 		}
-		s := status("web", last)
+		s := named("web", last)
 		s.Service.Spec.IdleTimeout, s.Service.Spec.WakeTimeout, s.Service.Status.State = 300, 60, c.state.String()
 		if c.change != nil {
 			c.change(&s)
@@ -201,27 +201,27 @@ func TestWhyTellsWhatIsForeseen(t *testing.T) {
 	schedule := &v1alpha1.Sleep{Schedule: []v1alpha1.WarmPeriod{{}}}
 	for name, c := range map[string]struct {
 		sleep *v1alpha1.Sleep
-		o     *controller.Outlook
+		o     *status.Outlook
 		want  string
 	}{
 		"nothing": {nil, nil, ""},
-		"in a period": {schedule, &controller.Outlook{Wanted: controller.WantedBySchedule, Change: at},
+		"in a period": {schedule, &status.Outlook{Wanted: status.WantedBySchedule, Change: at},
 			"sleep.schedule keeps a pod until 2026-11-25 17:00 UTC at least."},
-		"before a period": {schedule, &controller.Outlook{Change: at},
+		"before a period": {schedule, &status.Outlook{Change: at},
 			"A pod is started at 2026-11-25 17:00 UTC, even if nobody asks for one."},
-		"before a use": {nil, &controller.Outlook{Change: at, Basis: "histogram", IdleTimes: 30, Prewarm: 3240, Keep: 786},
+		"before a use": {nil, &status.Outlook{Change: at, Basis: "histogram", IdleTimes: 30, Prewarm: 3240, Keep: 786},
 			"It is likely to be used after 2026-11-25 17:00 UTC: a pod is started then. The forecast is made from its last " +
 				"30 pauses, which are alike: the next use is expected 54 min to 1 h 7 min after the last one."},
-		"ready for a use": {nil, &controller.Outlook{Wanted: controller.WantedByForecast, Change: at, Basis: "series",
+		"ready for a use": {nil, &status.Outlook{Wanted: status.WantedByForecast, Change: at, Basis: "series",
 			IdleTimes: 7, Prewarm: 20 * 3600, Keep: 8 * 3600},
 			"It is likely to be used by 2026-11-25 17:00 UTC, and keeps a pod until then. The forecast is made from its last " +
 				"7 pauses, of which most are long: the next use is expected 20 h to 28 h after the last one."},
-		"no forecast": {nil, &controller.Outlook{Wanted: controller.WantedByForecast, Change: at, Basis: "unknown",
+		"no forecast": {nil, &status.Outlook{Wanted: status.WantedByForecast, Change: at, Basis: "unknown",
 			IdleTimes: 1, Keep: 300},
 			"Without another packet, it sleeps at 2026-11-25 17:00 UTC. There is no forecast, as the pauses between its " +
 				"uses are too few or too different (1 known): idleTimeout counts, 5 min."},
 	} {
-		w := why{Status: status("web", now), now: now}
+		w := why{Status: named("web", now), now: now}
 		w.Service.Spec.Sleep, w.Service.Spec.IdleTimeout, w.Outlook = c.sleep, 300, c.o
 		w.outlook()
 		if got := strings.Join(w.sentences, " "); got != c.want {

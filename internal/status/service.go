@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package status
 
 import (
 	"fmt"
@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/controller/images"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/decide/reservation"
 )
@@ -41,16 +40,16 @@ type Pull struct {
 	Total int64 `json:"total"`
 }
 
-// message describes the pull; empty if there is none.
-func (p *Pull) message() string {
+// Message describes the pull; empty if there is none.
+func (p *Pull) Message() string {
 	if p == nil {
 		return ""
 	}
-	return fmt.Sprintf("image %q is being pulled%s", p.Image, images.Progress(uint64(p.Done), uint64(p.Total)))
+	return fmt.Sprintf("image %q is being pulled%s", p.Image, Progress(uint64(p.Done), uint64(p.Total)))
 }
 
-// PodStatus is the status of a pod.
-type PodStatus struct {
+// Pod is the status of a pod.
+type Pod struct {
 	// ID is the runtime's ID; empty while the pod has no network.
 	ID   string     `json:"id,omitempty"`
 	Addr netip.Addr `json:"address,omitzero"`
@@ -61,14 +60,14 @@ type PodStatus struct {
 	Started time.Time `json:"started,omitzero"`
 	Traffic Traffic   `json:"traffic"`
 	// Frozen is set while the pod is frozen.
-	Frozen *FrozenStatus `json:"frozen,omitempty"`
+	Frozen *Frozen `json:"frozen,omitempty"`
 }
 
 // Status is the status of a service.
 type Status struct {
 	// Service is the manifest with its Status. The manifest must not be changed.
 	Service v1alpha1.WangellService `json:"service"`
-	Pods    []PodStatus             `json:"pods,omitempty"`
+	Pods    []Pod                   `json:"pods,omitempty"`
 	// Serving is the number of pods that get new flows, Desired the number of pods that the service should have now: 0
 	// while it sleeps.
 	Serving int `json:"serving"`
@@ -95,9 +94,9 @@ type Status struct {
 	Lost string `json:"-"`
 	// Images reports whether nodes have the service's images ahead of need; zero if that is not known yet, and on one
 	// machine.
-	Images images.ImageStatus `json:"-"`
+	Images Images `json:"-"`
 	// Lazy says whether the pods start before their image is complete, on a cluster.
-	Lazy images.LazyPulls `json:"-"`
+	Lazy LazyPulls `json:"-"`
 	// Pull is the pull of its image in progress, on one machine; nil if there is none.
 	Pull *Pull `json:"pull,omitempty"`
 	// LastWake is the last wake; nil if there was none.
@@ -110,4 +109,51 @@ type Status struct {
 	Reservations reservation.Summary `json:"reservations,omitzero"`
 	// Slept is how long it has slept since the controller began to lead, and what that saved.
 	Slept Slept `json:"slept,omitzero"`
+}
+
+// Frozen is how a frozen pod is kept.
+type Frozen struct {
+	Since time.Time `json:"since"`
+	// ResidentBytes and SwappedBytes are its memory in RAM and in swap; 0 while they are not measured.
+	ResidentBytes uint64 `json:"residentBytes,omitempty"`
+	SwappedBytes  uint64 `json:"swappedBytes,omitempty"`
+	// Reason says why its memory was not given back; empty if it was, or if it should stay.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Outlook says when a service has a pod without demand.
+type Outlook struct {
+	// Wanted is WantedBySchedule or WantedByForecast while it has one for that reason; otherwise empty.
+	Wanted string `json:"wanted,omitempty"`
+	// Change is when that changes next if nobody uses the service; zero if it does not.
+	Change time.Time `json:"change,omitzero"`
+	// Basis is a forecast.Basis; empty without spec.sleep.predict.
+	Basis string `json:"basis,omitempty"`
+	// IdleTimes is the number of times between uses that are known.
+	IdleTimes int `json:"idleTimes,omitempty"`
+	// Prewarm is when a pod is to be ready after the last use, and Keep for how long, in seconds.
+	Prewarm float64 `json:"prewarmSeconds,omitempty"`
+	Keep    float64 `json:"keepSeconds,omitempty"`
+}
+
+// Reasons for a pod without demand: Outlook.Wanted.
+const (
+	WantedBySchedule = "schedule"
+	WantedByForecast = "forecast"
+)
+
+// Slept is how long a service has slept since the controller began to lead, and what one pod would have reserved
+// meanwhile. The sums do not include the present sleep, so that they do not change during it: its share follows from
+// Since and the requests.
+type Slept struct {
+	// Since is when the present sleep began; zero while the service is awake.
+	Since time.Time `json:"since,omitzero"`
+	// Seconds is the sum of its sleeps that have ended.
+	Seconds float64 `json:"seconds"`
+	// CPU, in core-seconds, and Memory, in byte-seconds, are what those sleeps saved; 0 if it requests none.
+	CPU    float64 `json:"cpu,omitempty"`
+	Memory float64 `json:"memory,omitempty"`
+	// RequestCPU, in cores, and RequestMemory, in bytes, are the requests of one pod; 0 if it has none.
+	RequestCPU    float64 `json:"requestCPU,omitempty"`
+	RequestMemory float64 `json:"requestMemory,omitempty"`
 }

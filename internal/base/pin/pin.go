@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package enrolment
+// Package pin makes and checks TLS certificates that are valid by their fingerprint alone: no authority signs them, and
+// clients learn the fingerprint by another way that they trust.
+package pin
 
 import (
 	"crypto/ecdsa"
@@ -18,10 +20,6 @@ import (
 	"strings"
 	"time"
 )
-
-// LabelCertificate is the label of the leader's Lease with the fingerprint of its certificate. It is a label because
-// leader election writes labels in the same request as the holder of the Lease.
-const LabelCertificate = "wangell.loutres.me/certificate"
 
 // NewCertificate makes a self-signed certificate for one process, with a descriptive name. Its fingerprint, not its
 // name or dates, decides whether it is valid.
@@ -53,19 +51,19 @@ func inBase32(sum [sha256.Size]byte) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
 }
 
-// PinnedTo returns a TLS configuration of a client that accepts the certificate with this Fingerprint only.
-func PinnedTo(want string) *tls.Config {
-	return Pinned(func(sum [sha256.Size]byte) error {
+// To returns a TLS configuration of a client that accepts the certificate with this Fingerprint only.
+func To(want string) *tls.Config {
+	return Checked(func(sum [sha256.Size]byte) error {
 		got := inBase32(sum)
 		if subtle.ConstantTimeCompare([]byte(got), []byte(want)) != 1 {
-			return fmt.Errorf("%w: its fingerprint is %s, and the Lease has %s", errCertificate, got, want)
+			return fmt.Errorf("%w: its fingerprint is %s, want %s", ErrMismatch, got, want)
 		}
 		return nil
 	})
 }
 
-// Pinned returns a TLS configuration of a client that accepts the certificates for whose SHA-256 accept returns nil.
-func Pinned(accept func(sum [sha256.Size]byte) error) *tls.Config {
+// Checked returns a TLS configuration of a client that accepts the certificates for whose SHA-256 accept returns nil.
+func Checked(accept func(sum [sha256.Size]byte) error) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		// There is no certificate authority: VerifyConnection checks the fingerprint instead.
@@ -79,4 +77,5 @@ func Pinned(accept func(sum [sha256.Size]byte) error) *tls.Config {
 	}
 }
 
-var errCertificate = errors.New("the certificate is not that of the leading controller")
+// ErrMismatch is the error of a client that was shown another certificate.
+var ErrMismatch = errors.New("not the expected certificate")
