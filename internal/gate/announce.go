@@ -12,10 +12,10 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Announce sets the VIPs for which this node answers ARP requests on its external interfaces: all, or those listed. It
-// announces the ones that are new to the link (gratuitous ARP; RFC 5227, 3). Pings and other packets to the remaining
-// VIPs are handled regardless. Listed addresses that are not VIPs take effect once they are. Before the first call, a
-// gate with Config.EncapPort answers for the VIPs for which an earlier process did, and one without it for all.
+// Announce sets the VIPs for which this node answers ARP requests on its external interfaces: all, or the listed ones.
+// It announces new ones to the link (gratuitous ARP; RFC 5227, 3). Pings and other packets to the remaining VIPs are
+// handled regardless. A listed address that is no VIP yet takes effect once it is one. Before the first call, a gate
+// with Config.EncapPort answers for the same VIPs as an earlier process, and a gate without it for all VIPs.
 func (g *Gate) Announce(all bool, vips []netip.Addr) error {
 	t := &g.services
 	t.mu.Lock()
@@ -82,8 +82,8 @@ func (g *Gate) adoptAnnouncements() error {
 	return nil
 }
 
-// writeAnnounced writes to the map whether ARP requests for a VIP are answered, and adds the VIP to it if necessary. It
-// reports whether they are now and were not before.
+// writeAnnounced writes to the map whether ARP requests for a VIP are answered, and adds the VIP to it if necessary.
+// fresh says that they are answered now and were not before.
 func (g *Gate) writeAnnounced(vip netip.Addr) (fresh bool, err error) {
 	var was, is uint32
 	err = g.objs.Addresses.Lookup(toAddr(vip), &was)
@@ -159,7 +159,7 @@ func (g *Gate) removeVIP(vip netip.Addr) error {
 	return errors.Join(g.dev.unroute(netip.PrefixFrom(vip, 32)), g.writeOutside())
 }
 
-// syncRoutes routes exactly the service ranges and the VIPs outside of them to wangell0.
+// syncRoutes makes wangell0 the route of exactly the service ranges and the VIPs outside them.
 func (g *Gate) syncRoutes() error {
 	var wanted []netip.Prefix
 	for _, p := range g.cfg.ServiceRanges {
@@ -205,7 +205,7 @@ func (g *Gate) announceToLink(vips []netip.Addr) {
 	}
 }
 
-// repeatAnnouncements repeats announcements until none is left to repeat.
+// repeatAnnouncements repeats announcements until none is left.
 func (g *Gate) repeatAnnouncements() {
 	for {
 		due, next := g.takeRepeats(time.Now())
@@ -221,8 +221,8 @@ func (g *Gate) repeatAnnouncements() {
 	}
 }
 
-// takeRepeats returns the VIPs to announce again now, without those that have been removed or moved to another node,
-// and when the next ones are due: the zero time if none is left.
+// takeRepeats returns the VIPs to announce again now, except VIPs that have been removed or have moved to another node.
+// next is when the next ones are due; the zero time if none is left.
 func (g *Gate) takeRepeats(now time.Time) (due []netip.Addr, next time.Time) {
 	t := &g.services
 	t.mu.Lock()
@@ -261,8 +261,8 @@ var announceAgain = [...]time.Duration{200 * time.Millisecond, time.Second}
 // repeatTogether is how long a due announcement may wait for others, so that many VIPs cost few wake-ups.
 const repeatTogether = 10 * time.Millisecond
 
-// repeats are the announcements to send again. Thousands of VIPs may be announced at once, one by one, so they share
-// one goroutine.
+// repeats queues the announcements to send again. Thousands of VIPs may be announced at once, so they share one
+// goroutine.
 type repeats struct {
 	queues [len(announceAgain)][]repeat // by pause; what is due first comes first
 }

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attachPoint is a place in the kernel where the gate's program runs before others.
+// attachPoint is a place in the kernel where a program of the gate runs before all others.
 type attachPoint struct {
 	ifindex int
-	at      ebpf.AttachType // of tcx or netkit; zero if there is no order, as in XDP
+	at      ebpf.AttachType // of tcx or netkit; zero if there is no order, such as in XDP
 	prog    *ebpf.Program
 }
 
@@ -98,7 +98,7 @@ func (g *Gate) detachOthers() error {
 }
 
 // adoptLink takes over a pinned link and replaces its program by this process's. It returns nil if there is no such
-// link, or if its device is gone. The caller holds links.mu.
+// link, or its device is gone. The caller holds links.mu.
 func (g *Gate) adoptLink(name string, prog *ebpf.Program) (link.Link, error) {
 	l, err := link.LoadPinnedLink(g.pinPath(name), nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -128,7 +128,7 @@ func (g *Gate) removePin(name string) error {
 	return nil
 }
 
-// keep pins a new link, so that it outlives this process. The caller holds links.mu.
+// keep pins a new link, which thus outlives this process. The caller holds links.mu.
 func (g *Gate) keep(name string, l *attachment) error {
 	if err := l.Pin(g.pinPath(name)); err != nil {
 		l.Close()
@@ -225,7 +225,7 @@ func (g *Gate) attachPod(ifindex int) error {
 	if dev, err := netlink.LinkByIndex(ifindex); err != nil || dev.Type() != "netkit" {
 		return g.attach(name, tcx)
 	}
-	// Packets that programs there redirect or drop never reach tcx.
+	// Packets that a netkit program redirects or drops never reach tcx.
 	err := g.attach(name, attachPoint{ifindex, ebpf.AttachNetkitPeer, g.objs.GatePod})
 	if err == nil || errors.Is(err, unix.ENODEV) {
 		return err
@@ -243,14 +243,14 @@ func (g *Gate) detachPod(ifindex int) error {
 	return g.detach(podLink(ifindex))
 }
 
-// Programs of others, such as those of a CNI plugin, may end the chain of programs of a device: what comes behind them
-// never runs. The kernel does not notify about programs attached earlier in the chain, so the gate polls.
+// Programs of others, such as those of a CNI plugin, may end the chain of programs of a device: programs behind them
+// never run. The kernel does not tell when a program is attached earlier in the chain, so the gate polls.
 
-// Reattached returns how often the gate had to attach again because another program came before its own, or
-// had detached it.
+// Reattached returns how often the gate had to attach a program again, because another program ran before it or had
+// detached it.
 func (g *Gate) Reattached() uint64 { return g.reattached.Load() }
 
-// keepFirst makes the gate's programs the first ones wherever they are attached.
+// keepFirst makes the gate's programs run first wherever they are attached.
 func (g *Gate) keepFirst() {
 	g.links.mu.Lock()
 	defer g.links.mu.Unlock()
@@ -266,7 +266,7 @@ func (g *Gate) keepFirst() {
 			err = g.reattach(name, a)
 		}
 		switch {
-		case errors.Is(err, unix.ENODEV): // its removal is on the way
+		case errors.Is(err, unix.ENODEV): // its device is being removed
 		case err != nil:
 			g.log.Error("the gate may not see packets", "link", name, "interface", a.at.ifindex, "error", err)
 		case was < 0:
@@ -278,7 +278,7 @@ func (g *Gate) keepFirst() {
 	}
 }
 
-// place returns how many programs come before this one; -1 if it is not attached.
+// place returns how many programs run before this one; -1 if it is not attached.
 func (a *attachment) place() (int, error) {
 	info, err := a.Info()
 	if err != nil {
@@ -296,9 +296,9 @@ func (a *attachment) place() (int, error) {
 	return -1, nil
 }
 
-// reattach attaches before all others. A program can be attached to a device only once, and a device without the gate
-// would send replies with the addresses of pods. So a stand-in is attached before the program is moved, and detached
-// after that. The caller holds links.mu.
+// reattach moves a program before all others. A program can be attached to a device only once, and a device without the
+// gate would send replies from the addresses of pods. So a stand-in is attached while the program is moved. The caller
+// holds links.mu.
 func (g *Gate) reattach(name string, a *attachment) error {
 	g.reattached.Add(1)
 	stand, err := newStandIn(a.at.prog)
@@ -313,14 +313,14 @@ func (g *Gate) reattach(name string, a *attachment) error {
 		return fmt.Errorf("attaching a stand-in to interface %d (%s): %w", at.ifindex, name, err)
 	}
 	defer l.Close()
-	_ = a.Detach() // so that it is done when Detach returns; drop makes sure
+	_ = a.Detach() // takes effect before it returns; drop detaches again if it fails
 	if err := g.drop(name); err != nil {
 		return err
 	}
 	return g.attachFirst(name, a.at)
 }
 
-// standIn is a program that only calls another one, and returns what that returns.
+// standIn is a program that only calls another one and returns its result.
 type standIn struct {
 	prog  *ebpf.Program
 	calls *ebpf.Map

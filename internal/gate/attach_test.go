@@ -101,12 +101,12 @@ func TestGateRunsBeforeProgramsOfOthers(t *testing.T) {
 	remove()
 
 	remove = places(link.Head())
-	n.g.tend()
+	n.g.poll()
 	check("after others came before it")
 	if r := n.g.Reattached(); r != uint64(len(everywhere)) {
 		t.Errorf("attached again %d times, want %d", r, len(everywhere))
 	}
-	n.g.tend()
+	n.g.poll()
 	if r := n.g.Reattached(); r != uint64(len(everywhere)) {
 		t.Errorf("attached again %d times, though it was the first", r)
 	}
@@ -143,7 +143,7 @@ func TestConnectionsSurviveThatTheGateIsAttachedAgain(t *testing.T) {
 				n.must(err)
 				defer l.Close()
 			}
-			n.g.tend()
+			n.g.poll()
 		}
 		if err := <-done; err != nil {
 			t.Errorf("client %q: %v", ns, err)
@@ -178,7 +178,7 @@ func TestDetachedGateIsAttachedAgain(t *testing.T) {
 		}
 	}
 	n.g.links.mu.Unlock()
-	n.g.tend()
+	n.g.poll()
 	check("detached")
 	// The next process finds the new links.
 	n.must(n.g.Close())
@@ -222,10 +222,10 @@ func TestGateWorksBesideAnotherXDPProgram(t *testing.T) {
 		n.open()
 		want(XDPOff)
 		check("beside another")
-		n.g.tend()
+		n.g.poll()
 		want(XDPOff)
 		n.must(other.Close())
-		n.g.tend()
+		n.g.poll()
 		want(XDPNative)
 		check("after another")
 	}
@@ -430,7 +430,7 @@ func TestGateIsAttachedToNetkitDevices(t *testing.T) {
 			l, err := link.AttachNetkit(link.NetkitOptions{Interface: linkByName(t, "pod1").Attrs().Index,
 				Program: foreignProgram(t, ebpf.SchedCLS, tcxDrop), Attach: ebpf.AttachNetkitPeer, Anchor: link.Head()})
 			n.must(err)
-			n.g.tend()
+			n.g.poll()
 			check("netkit behind another")
 			n.must(l.Close())
 		})

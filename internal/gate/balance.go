@@ -19,7 +19,7 @@ const MaxPodsPerService = uint32(gateLimitMAX_PODS_PER_SERVICE)
 // errTooManyPods says that a service has MaxPodsPerService serving pods.
 var errTooManyPods = fmt.Errorf("the gate balances over %d pods at most", MaxPodsPerService)
 
-// addServing adds a pod to those that take a service's new flows, and makes the service warm.
+// addServing lets a pod take its service's new flows, and makes the service warm.
 func (g *Gate) addServing(service, pod uint32) error {
 	g.podTable.serving.Lock()
 	defer g.podTable.serving.Unlock()
@@ -46,7 +46,7 @@ func (g *Gate) addServing(service, pod uint32) error {
 	return nil
 }
 
-// removeServing removes a pod from those that take a service's new flows. The service becomes cold with the last one.
+// removeServing ends new flows for a pod. With its last serving pod, the service becomes cold.
 func (g *Gate) removeServing(service, pod uint32) {
 	g.podTable.serving.Lock()
 	defer g.podTable.serving.Unlock()
@@ -116,8 +116,8 @@ func (g *Gate) freeSlot(st *gateServiceStatus) uint32 {
 	return slot
 }
 
-// OpenFlows returns the number of a pod's open flows: all of a pod on this node, those through this node of another. It
-// makes no system call. It returns false for an unknown pod.
+// OpenFlows returns the number of a pod's open flows: all of them for a pod on this node, and only those through this
+// node for a pod elsewhere. It makes no system call. It returns false for an unknown pod.
 func (g *Gate) OpenFlows(service netip.AddrPort, id uint64) (uint32, bool) {
 	index, ok := g.podTable.index(service, id)
 	if !ok {
@@ -127,7 +127,7 @@ func (g *Gate) OpenFlows(service netip.AddrPort, id uint64) (uint32, bool) {
 }
 
 // SetElsewhere sets the number of open flows that a pod on another node has through other edge nodes: its home node's
-// count, less this node's. New flows go to the pod with the fewest in total.
+// count minus this node's. New flows go to the pod with the fewest in total.
 func (g *Gate) SetElsewhere(service netip.AddrPort, id uint64, flows uint32) error {
 	index, ok := g.podTable.index(service, id)
 	if !ok {
@@ -145,7 +145,8 @@ func errUnknownPod(service netip.AddrPort, id uint64) error {
 
 // maglevTable fills a Maglev lookup table (Eisenbud et al., Maglev, NSDI 2016, 3.4) of a prime size: each entry is the
 // index of a name. Every name gets an equal share, give or take one entry, and few entries change when a name is added
-// or removed. The result does not depend on the order of the names, which must be distinct. It is nil without names.
+// or removed. The result does not depend on the order of the names, which must be distinct. The result is nil without
+// names.
 func maglevTable(names []uint64, size int) []int {
 	if len(names) == 0 {
 		return nil

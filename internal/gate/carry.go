@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// carriage copies the entries of a map into one of another layout or size.
+// carriage copies the entries of a map into a map of another layout or size.
 type carriage struct {
 	name       string
 	from, to   *ebpf.Map
@@ -21,7 +21,7 @@ type carriage struct {
 	restarts   bool // its entries are not carried
 }
 
-// newCarriage compares a map with the one that a program expects in its place. It fails if the entries cannot be
+// newCarriage compares a map with the map that a program expects in its place. It fails if the entries cannot be
 // carried.
 func newCarriage(name string, from *ebpf.Map, spec *ebpf.MapSpec) (carriage, error) {
 	c := carriage{name: name, from: from}
@@ -34,7 +34,7 @@ func newCarriage(name string, from *ebpf.Map, spec *ebpf.MapSpec) (carriage, err
 	}
 	key, value, err := mapTypes(from)
 	if err != nil || spec.Key == nil || spec.Value == nil {
-		// Without types, entries of the same size are taken to be the same.
+		// Without type information, entries of the same size count as the same.
 		if errors.Is(err, errNoTypes) && from.KeySize() == spec.KeySize && from.ValueSize() == spec.ValueSize {
 			c.key = conversion{size: int(spec.KeySize), identical: true}
 			c.value = conversion{size: int(spec.ValueSize), identical: true}
@@ -69,7 +69,8 @@ const (
 	minBatch   = 256
 )
 
-// byteArrays returns a slice of n arrays of bytes, which is what maps take, and the memory of them all.
+// byteArrays returns a slice of n arrays of bytes, the form in which the map functions take entries, and the memory
+// behind them.
 func byteArrays(n, size int) (slice reflect.Value, mem []byte) {
 	array := reflect.ArrayOf(size, reflect.TypeFor[byte]())
 	slice = reflect.MakeSlice(reflect.SliceOf(array), n, n)
@@ -79,7 +80,7 @@ func byteArrays(n, size int) (slice reflect.Value, mem []byte) {
 // errOutOfTime is returned when a map was not read to its end.
 var errOutOfTime = errors.New("out of time")
 
-// batch is memory for some entries of a map.
+// batch is memory for a number of entries of a map.
 type batch struct {
 	keys, values         reflect.Value
 	keyBytes, valueBytes []byte
@@ -93,12 +94,12 @@ func newBatch(n, cpus, keySize, valueSize int) *batch {
 	return b
 }
 
-// part returns entries from one index up to another.
+// part returns the entries from one index up to, but not including, another.
 func (b *batch) part(from, to int) (keys, values any) {
 	return b.keys.Slice(from, to).Interface(), b.values.Slice(from*b.cpus, to*b.cpus).Interface()
 }
 
-// key and value return those of an entry, of maps with one value for all CPUs.
+// key and value return an entry's key and value. The map must have one value for all CPUs.
 func (b *batch) key(i int) []byte {
 	return b.keyBytes[i*b.keys.Type().Elem().Len():][:b.keys.Type().Elem().Len()]
 }
@@ -106,7 +107,7 @@ func (b *batch) value(i int) []byte {
 	return b.valueBytes[i*b.values.Type().Elem().Len():][:b.values.Type().Elem().Len()]
 }
 
-// each calls f with all entries, converted, some at a time, until a deadline.
+// each converts all entries and calls f with one batch of them at a time, until a deadline.
 func (c *carriage) each(deadline time.Time, f func(b *batch, n int) error) error {
 	cpus := 1
 	if c.from.Type() == ebpf.PerCPUArray {
@@ -166,10 +167,10 @@ func (b *batch) keep(n int, selected func(value []byte) bool) int {
 	return kept
 }
 
-// carried counts the entries of a map by what became of them.
+// carried counts what became of a map's entries.
 type carried struct{ copied, noRoom int }
 
-// write writes the first n entries of a batch, except for those without room.
+// write writes the first n entries of a batch, except entries for which there is no room.
 func (c *carriage) write(b *batch, n int, sum *carried) error {
 	for at := 0; at < n; {
 		keys, values := b.part(at, n)
@@ -182,7 +183,7 @@ func (c *carriage) write(b *batch, n int, sum *carried) error {
 		if !errors.Is(err, unix.E2BIG) && !errors.Is(err, unix.ENOSPC) {
 			return fmt.Errorf("writing: %w", err)
 		}
-		sum.noRoom++ // of the entry at which the kernel stopped
+		sum.noRoom++ // the entry at which the kernel stopped
 		at++
 	}
 	return nil

@@ -41,7 +41,7 @@ func DefaultSizes() Sizes {
 	return Sizes{Services: 16384, Pods: 4096, Flows: 262144, Parked: 4096, Ring: 4096}
 }
 
-// Check returns an error that names the size, as a flag, with which the gate cannot work.
+// Check returns an error if the gate cannot work with a size. It names the size by its flag.
 func (s Sizes) Check() error {
 	for _, v := range []struct {
 		flag           string
@@ -83,8 +83,8 @@ func (s Sizes) withDefaults() Sizes {
 type XDPMode string
 
 // The XDP modes. They differ in speed only: without XDP, gate_nic answers ARP requests and parks SYNs. In every mode
-// XDP is off at interfaces where it cannot work: bonds, interfaces that remove the tags of VLANs on them, and those
-// with an XDP program of another.
+// XDP is off at interfaces where it cannot work: bonds, interfaces that remove the tags of VLANs on them, and
+// interfaces to which another XDP program is attached.
 const (
 	XDPAuto    XDPMode = "auto"    // native, or off if the driver refuses
 	XDPNative  XDPMode = "native"  // in the driver
@@ -99,7 +99,7 @@ type Config struct {
 	// BPFDir is a directory for pins in an existing bpf file system. It is created if necessary.
 	BPFDir string
 	// ServiceRanges are the IPv4 ranges of service addresses, at most MaxRanges. They are routed to wangell0. A service
-	// address outside of them gets a route of its own.
+	// address outside them gets a route of its own.
 	ServiceRanges []netip.Prefix
 	// Interfaces are the external interfaces, through which clients on other hosts connect. The interface with NodeAddr
 	// is added if EncapPort is set. The gate follows their devices: one that disappears later may come back.
@@ -115,16 +115,17 @@ type Config struct {
 	SYNTimeout time.Duration
 	// XDPMode is the XDP mode; empty is XDPAuto.
 	XDPMode XDPMode
-	// WakeBudgets limit the wakes of clients that have not proven that they are where they claim to be.
+	// WakeBudgets limit the wakes caused by clients that have not proven their source address.
 	WakeBudgets WakeBudgets
-	// ProofKey is the key of challenges, the same on all nodes; zero is a random one.
+	// ProofKey is the key of challenges, the same on all nodes; zero means a random one.
 	ProofKey [16]byte
-	// Shortcut makes connections of pods on this node bypass its stack once the stack has let their SYN pass. The gate
-	// is then attached to the devices of all pods, whatever created them. Otherwise it is attached to services' pods
-	// only, and the SYNs of these bypass the stack as well.
+	// Shortcut makes connections of pods on this node bypass its network stack once the stack has let their SYN pass.
+	// The gate is then attached to the devices of all pods, whatever created them. Otherwise it is attached to pods of
+	// services only, and even the SYNs of those bypass the stack.
 	Shortcut bool
 	// RepliesByEdge makes replies to clients of other nodes go back through the client's edge node, for networks that
-	// drop what a node sends from an address that is not its own. Otherwise most of them go straight to the client.
+	// drop packets that a node sends from an address other than its own. Otherwise most of them go straight to the
+	// client.
 	RepliesByEdge bool
 	// Sizes are the limits of the tables.
 	Sizes Sizes

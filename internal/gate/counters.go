@@ -69,7 +69,7 @@ func (g *Gate) Counters() (map[string]uint64, error) {
 	return out, nil
 }
 
-// Fill says how full a table of the gate, or the largest share of one, is.
+// Fill says how full a table of the gate is, or the largest share of one.
 type Fill struct {
 	Table   string         // services, pods, parked, source_rules, flows, flows_per_source or flows_per_service
 	Flag    string         // the flag that sets its size; empty: its size is fixed
@@ -90,7 +90,7 @@ func (f *Fill) Of() string {
 	return ""
 }
 
-// Fills returns how full the tables are, apart from that of flows: see FlowUsage.
+// Fills returns how full the tables are, except the flow table: see FlowUsage.
 func (g *Gate) Fills() []Fill {
 	s := g.cfg.Sizes
 	g.services.mu.Lock()

@@ -117,7 +117,7 @@ func setUp(l netlink.Link) error {
 	return nil
 }
 
-// removeDevices removes InnerDevice, and with it OuterDevice and the routes, if it belongs to this owner.
+// removeDevices removes InnerDevice if it belongs to this owner. OuterDevice and the routes go with it.
 func removeDevices(owner string) error {
 	inner, err := netlink.LinkByName(InnerDevice)
 	var missing netlink.LinkNotFoundError
@@ -205,7 +205,7 @@ func listAddresses() ([]netlink.Addr, error) {
 	return addrs, nil
 }
 
-// listAll lists something again if the kernel says that it has changed meanwhile.
+// listAll repeats a listing if the kernel says that it changed meanwhile.
 func listAll[T any](list func() ([]T, error)) (all []T, err error) {
 	const attempts = 10
 	err = netlink.ErrDumpInterrupted
@@ -218,7 +218,7 @@ func listAll[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// addrOf returns an IPv4 address.
+// addrOf returns the address of an IPv4 network.
 func addrOf(a *net.IPNet) netip.Addr {
 	ip, _ := netip.AddrFromSlice(a.IP.To4())
 	return ip
@@ -295,13 +295,14 @@ func DefaultInterfaces() ([]string, error) {
 	return names, nil
 }
 
-// source is the address of InnerDevice on a machine without another. It is link-local (RFC 3927), and not in the
-// service range, whose addresses the programs take for services.
+// source is the address of InnerDevice on a machine that has no other address. It is link-local (RFC 3927), and outside
+// the service ranges, whose addresses the programs take for services.
 var source = net.IPv4(169, 254, 46, 1).To4()
 
-// setSource makes sure that programs on this machine have an address from which to reach services. If no device has one
-// but lo, the kernel would send their packets from 0.0.0.0, to which nothing can be sent back; so InnerDevice gets one.
-// Elsewhere it has none, because the kernel would prefer that address to the machine's own, which clients are known by.
+// setSource makes sure that programs on this machine have an address from which to reach services. If only lo has one,
+// the kernel would send their packets from 0.0.0.0, to which nothing can reply; so InnerDevice gets an address. On
+// other machines it has none, because the kernel would prefer it to the machine's own address, by which services know
+// their clients.
 func (d *devices) setSource() error {
 	own := &netlink.Addr{IPNet: &net.IPNet{IP: source, Mask: net.CIDRMask(32, 32)}}
 	inner := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: d.inner}}
@@ -325,9 +326,9 @@ func (d *devices) setSource() error {
 	return nil
 }
 
-// writeSysctl writes a kernel setting, named relative to /proc/sys. In an unprivileged container /proc/sys is
-// read-only. There, it uses a proc file system of its own that shows the same settings and is mounted nowhere
-// (fsopen(2), fsmount(2)), which needs CAP_SYS_ADMIN.
+// writeSysctl writes a kernel setting, named relative to /proc/sys. In an unprivileged container, where /proc/sys is
+// read-only, it opens a proc file system that shows the same settings and is mounted nowhere (fsopen(2), fsmount(2)),
+// which needs CAP_SYS_ADMIN.
 func writeSysctl(name, value string) error {
 	err := os.WriteFile("/proc/sys/"+name, []byte(value), 0o644)
 	if !errors.Is(err, unix.EROFS) {

@@ -25,15 +25,15 @@ const (
 	EventListen      = EventKind(gateEventTypeEVENT_LISTEN)     // a pod's socket enters LISTEN; it accepts within µs
 	EventFirstSYNACK = EventKind(gateEventTypeEVENT_SYNACK)     // a pod's first SYN-ACK passed
 	EventFirstByte   = EventKind(gateEventTypeEVENT_FIRST_BYTE) // a pod's first payload passed
-	// EventOverBudget: a client exceeded a budget of wakes. At most one is sent in a second.
+	// EventOverBudget: a client exceeded a wake budget. At most one is sent per second.
 	EventOverBudget = EventKind(gateEventTypeEVENT_OVER_BUDGET)
-	// EventDenied: the rules of a service refused a client. At most one is sent for a service in a minute.
+	// EventDenied: a service's source rules refused a client. At most one is sent per service and minute.
 	EventDenied = EventKind(gateEventTypeEVENT_DENIED)
 	// EventDeaf: a listening socket of a pod was closed, or the pod, or its home node, refused a SYN because nothing
-	// listens there. Another socket of the pod may still listen. If not, the gate gives the pod no new flows: Serve does
-	// so again.
+	// listens there. Another socket of the pod may still listen. If not, the gate gives the pod no new flows until
+	// Serve.
 	EventDeaf = EventKind(gateEventTypeEVENT_DEAF)
-	// EventThaw: a packet asked something of a frozen pod's program: see SetFrozen. Events begins with those of pods that
+	// EventThaw: a packet needs the program of a frozen pod; see SetFrozen. Events begins with the events of pods that
 	// an earlier reader has left frozen, and may repeat them.
 	EventThaw = EventKind(gateEventTypeEVENT_THAW)
 )
@@ -58,7 +58,7 @@ const (
 	ThawClient = ThawCause(gateThawCauseTHAW_CLIENT)
 	// ThawDirect: another peer of the pod, over TCP and IPv4: a client at the pod's own address, such as a probe or a
 	// reader of metrics, or a server that the pod is a client of. Its packets bypass the gate, which only sees the
-	// pod's kernel acknowledge them. So handshakes and keepalives of such peers thaw the pod as well.
+	// acknowledgements of the pod's kernel. So handshakes and keepalives of such peers thaw the pod, too.
 	ThawDirect = ThawCause(gateThawCauseTHAW_DIRECT)
 )
 
@@ -74,7 +74,7 @@ func (g *Gate) Events(handle func(Event)) (stop func() error, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		hurry()
+		raisePriority()
 		for _, ev := range due {
 			handle(ev)
 		}
@@ -94,13 +94,13 @@ func (g *Gate) Events(handle func(Event)) (stop func() error, err error) {
 	return g.stopEvents, nil
 }
 
-// eventsNice is the nice value of the thread that reads events. Clients wait for what it does, and what it causes, such
-// as a hundred pods that are thawed at once, must not keep the processors from it.
+// eventsNice is the nice value of the thread that reads events. Clients wait for its work. The work that it causes,
+// such as a hundred pods that thaw at once, must not take the processors from it.
 const eventsNice = -10
 
-// hurry makes the kernel's scheduler prefer the calling goroutine, on a thread of its own that ends with it. Without
+// raisePriority makes the kernel's scheduler prefer the calling goroutine, which gets a thread of its own. Without
 // CAP_SYS_NICE, the thread has the same priority as the others.
-func hurry() {
+func raisePriority() {
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), eventsNice)
 }
@@ -121,7 +121,7 @@ func (g *Gate) readEvents(r *ringbuf.Reader, handle func(Event)) {
 		e := (*gateEvent)(unsafe.Pointer(&rec.RawSample[0]))
 		if gateEventType(e.Type) == gateEventTypeEVENT_SYN {
 			select {
-			case g.silence.wake <- struct{}{}:
+			case g.synSearch.wake <- struct{}{}:
 			default:
 			}
 			continue

@@ -16,7 +16,7 @@ import (
 const (
 	// connectionsBatch is the number of flows that Connections reads at a time.
 	connectionsBatch = 4096
-	// maxPairs bounds the pairs that Connections tells apart.
+	// maxPairs bounds the number of pairs that Connections counts separately.
 	maxPairs = 65536
 )
 
@@ -27,9 +27,9 @@ type Connection struct {
 	Open    uint32
 }
 
-// Connections returns the pairs of a client address and a service address with the most established connections to
-// pods of this node, at most n pairs, and the number of connections of all other pairs. It reads the whole flow table:
-// what changes meanwhile may be missed or counted twice.
+// Connections returns the pairs of a client address and a service address with the most established connections to pods
+// of this node, at most n pairs, and the number of connections of all other pairs. It reads the whole flow table: a
+// connection that begins or ends meanwhile may be missed or counted twice.
 func (g *Gate) Connections(n int) (most []Connection, others uint32, err error) {
 	type pair struct {
 		client  gateAddr
@@ -80,8 +80,8 @@ func (g *Gate) podIsElsewhere(f *gateFlow) bool {
 // endRounds bounds how many times EndFlows walks the flow table: a walk through a changing table may miss flows.
 const endRounds = 4
 
-// EndFlows ends the open flows at service addresses: each gate sends a RST to those of the two sides that are on its
-// node, or reach the cluster there. It returns how many flows of this gate it has ended.
+// EndFlows ends the open flows at service addresses: each gate sends a RST to the sides that are on its node or enter
+// the cluster there. It returns the number of flows that it has ended.
 func (g *Gate) EndFlows(addrs ...netip.AddrPort) (int, error) {
 	at := make(map[gateServiceKey]bool, len(addrs))
 	for _, a := range addrs {

@@ -27,9 +27,9 @@ type follower struct {
 const (
 	// followPause is the pause between two subscriptions to changes of devices, each of which examines all devices.
 	followPause = 100 * time.Millisecond
-	// tendInterval is how often the gate checks what no event announces: the order of programs, and whether an XDP
-	// program of another is gone. A check takes a few microseconds for each device.
-	tendInterval = 10 * time.Second
+	// pollInterval is how often the gate checks for changes without an event: the order of programs, and whether
+	// another XDP program is gone. A check takes a few microseconds per device.
+	pollInterval = 10 * time.Second
 )
 
 // errStopped says that stopFollowing was called.
@@ -100,10 +100,10 @@ func (g *Gate) followDevices(ns netns.NsHandle) error {
 	if err := g.syncShortcuts(); err != nil {
 		return err
 	}
-	g.tendNICs()
-	g.tendOwnAddresses()
+	g.followNICs()
+	g.followOwnAddresses()
 	var ownChanged <-chan time.Time
-	again := time.NewTicker(tendInterval)
+	again := time.NewTicker(pollInterval)
 	defer again.Stop()
 	for {
 		ok := true
@@ -111,7 +111,7 @@ func (g *Gate) followDevices(ns netns.NsHandle) error {
 		case <-g.follower.stop:
 			return errStopped
 		case <-again.C:
-			g.tend()
+			g.poll()
 		case u, more := <-links:
 			if ok = more; ok {
 				g.linkChanged(u)
@@ -125,10 +125,10 @@ func (g *Gate) followDevices(ns netns.NsHandle) error {
 			}
 		case <-ownChanged:
 			ownChanged = nil
-			g.tendOwnAddresses()
+			g.followOwnAddresses()
 		case u, more := <-routes:
 			if ok = more; ok && isDefault(&u.Route) {
-				g.tendNICs()
+				g.followNICs()
 			}
 		}
 		if !ok {
@@ -153,7 +153,7 @@ func (g *Gate) linkChanged(u netlink.LinkUpdate) {
 		g.followShortcut(u)
 	}
 	if g.concernsNIC(u.Link) {
-		g.tendNICs()
+		g.followNICs()
 	}
 }
 
@@ -173,28 +173,28 @@ func (g *Gate) concernsNIC(d netlink.Link) bool {
 	return false
 }
 
-// tend checks what no event announces.
-func (g *Gate) tend() {
+// poll checks for changes without an event.
+func (g *Gate) poll() {
 	g.keepFirst()
 	if g.xdpBusy() {
-		g.tendNICs()
+		g.followNICs()
 	}
 }
 
-// tendNICs follows changes of the external interfaces.
-func (g *Gate) tendNICs() {
+// followNICs follows changes of the external interfaces.
+func (g *Gate) followNICs() {
 	if err := g.syncNICs(false); err != nil {
 		g.log.Error("the gate cannot follow a change of network devices", "error", err)
 	}
 }
 
-// addressChanged handles an address that this machine has got or lost. What setSource has added stays while the machine
-// gets others, because connections may use it.
+// addressChanged handles an address that this machine has got or lost. The address that setSource has added stays when
+// the machine gets others, because connections may use it.
 func (g *Gate) addressChanged(u netlink.AddrUpdate) {
 	switch {
 	case g.cfg.EncapPort != 0:
 		if addrOf(&u.LinkAddress) == g.cfg.NodeAddr {
-			g.tendNICs()
+			g.followNICs()
 		}
 	case !u.NewAddr:
 		if err := g.dev.setSource(); err != nil {

@@ -18,7 +18,7 @@ const (
 	OtherFrontID = FrontID - 1
 )
 
-// IsFront reports whether an ID is that of a front.
+// IsFront reports whether an ID belongs to a front.
 func IsFront(id uint64) bool { return id >= OtherFrontID }
 
 // Front is a front of a service.
@@ -29,7 +29,7 @@ type Front struct {
 	Only    bool           // it serves by ServeOnlyFront
 }
 
-// frontSlot is the bit of a front in syn_backup.tried. Of the pods, only the 32nd of a service has the same.
+// frontSlot is the bit of a front in syn_backup.tried. It shares the bit with the 32nd pod of the service.
 const frontSlot = 31
 
 // ServeFront directs the new connections of all clients except fronts to a front, while a pod of the service serves.
@@ -124,8 +124,7 @@ func (g *Gate) SetFronts(fronts []netip.Addr) error {
 	return nil
 }
 
-// connectionsOfFronts returns the number of connections that the fronts of a service have had. The caller holds
-// podTable.mu.
+// connectionsOfFronts returns how many connections the fronts of a service have had. The caller holds podTable.mu.
 func (g *Gate) connectionsOfFronts(service netip.AddrPort) (n uint64) {
 	for id, pod := range g.podTable.services[service] {
 		if IsFront(id) {
@@ -135,7 +134,7 @@ func (g *Gate) connectionsOfFronts(service netip.AddrPort) (n uint64) {
 	return n
 }
 
-// nameDevice records the device of a pod or front on this node by its address.
+// nameDevice writes the device of a pod or front on this node to the map, under its address.
 func (g *Gate) nameDevice(index uint32) error {
 	p := g.pods.at(index)
 	device := gatePodDevice{Ifindex: p.Ifindex, Pod: index, Mac: p.Mac, HostMac: p.HostMac}

@@ -25,20 +25,20 @@ const (
 
 // SetFrozen tells the gate that a pod is about to be frozen, or was thawed.
 //
-// While a pod on this node is frozen, all packets reach it as before. The first one that needs its program sends
-// EventThaw, once until SetFrozen(false): a SYN, the end of a handshake, payload or a FIN of a client, and, with
-// ThawDirect, any packet of another peer. Bare ACKs, keepalives, window probes, RSTs and repeated data do not,
-// because the pod's kernel handles them. New flows go to pods that run or for which EventThaw was sent, even if
-// others have fewer flows or are local. With sessionAffinity, and in a SYN flood, the client's address decides all
-// the same: the pod that has the client's state is thawed, and a choice that is made twice stays the same.
+// While a pod on this node is frozen, all packets reach it as before. The first packet that needs its program sends
+// EventThaw, once until SetFrozen(false): a SYN, the end of a handshake, payload or a FIN from a client, and, with
+// ThawDirect, any packet from another peer. Bare ACKs, keepalives, window probes, RSTs and repeated data do not,
+// because the pod's kernel handles them. New flows go to pods that run or for which EventThaw was sent, even if others
+// have fewer flows or are local. With sessionAffinity, and in a SYN flood, the client's address still decides: the pod
+// with the client's state is thawed, and a repeated choice gives the same pod.
 //
-// The order is: SetFrozen(true), PodCounters, freeze; later thaw, SetFrozen(false). It returns once every packet that
-// was handled without regard to it shows in PodCounters.LastAsked: a daemon that finds this unchanged since it
-// decided to freeze the pod misses nothing, because later packets send EventThaw. That takes a grace period of RCU,
-// usually some 10 ms.
+// The order is: SetFrozen(true), PodCounters, freeze; later thaw, SetFrozen(false). SetFrozen returns once
+// PodCounters.LastAsked includes every packet that was handled before it took effect. A daemon that finds LastAsked
+// unchanged since it decided to freeze the pod misses nothing, because later packets send EventThaw. That takes a grace
+// period of RCU, usually some 10 ms.
 //
-// For a pod that is frozen already, SetFrozen(true) changes nothing: a thaw that is due stays due. A pod on another
-// node is only avoided by new flows: its home node's gate sends the event.
+// For a pod that is frozen already, SetFrozen(true) changes nothing: a thaw that is due stays due. For a pod on another
+// node, it only steers new flows away: the gate of the pod's home node sends the event.
 func (g *Gate) SetFrozen(service netip.AddrPort, id uint64, frozen bool) error {
 	if err := g.setFrozen(service, id, frozen); err != nil || !frozen {
 		return err
@@ -50,7 +50,7 @@ func (g *Gate) SetFrozen(service netip.AddrPort, id uint64, frozen bool) error {
 	return nil
 }
 
-// awaitPrograms returns once all programs that run now have ended. An update of a map of maps does (kernel:
+// awaitPrograms returns once all programs that run now have ended. An update of a map of maps waits for them (kernel:
 // maybe_wait_bpf_programs); membarrier(2) would not on machines with nohz_full CPUs.
 func awaitPrograms() error {
 	inner := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
@@ -110,7 +110,7 @@ func (g *Gate) PodFreeze(service netip.AddrPort, id uint64) (Freeze, bool) {
 	return freezeOf(g.pods.at(index)), true
 }
 
-// dueThaws returns the events that an earlier reader may not have handled: those of pods that must be thawed.
+// dueThaws returns an EventThaw for each pod that must be thawed: an earlier reader may not have handled it.
 func (g *Gate) dueThaws(now monotime.Time) []Event {
 	var due []Event
 	for _, index := range g.podTable.used() {

@@ -25,7 +25,7 @@ type Gate struct {
 	dev    devices
 	inject *injector
 
-	takeover *takeover // of maps of another layout; nil unless Open is at it
+	takeover *takeover // of maps of another layout; nil except during Open
 
 	// Array maps, mapped into memory.
 	statuses      *view[gateServiceStatus]
@@ -44,7 +44,7 @@ type Gate struct {
 
 	services  serviceTable
 	podTable  podTable
-	silence   silence
+	synSearch synSearch
 	shortcuts shortcuts
 	doubts    doubts
 
@@ -89,7 +89,7 @@ func newGate(cfg Config) *Gate {
 		links:     attachments{byName: map[string]*attachment{}},
 		nics:      nics{byName: map[string]*nic{}, missing: map[string]bool{}},
 		closing:   make(chan struct{}),
-		silence:   silence{wake: make(chan struct{}, 1)},
+		synSearch: synSearch{wake: make(chan struct{}, 1)},
 		shortcuts: shortcuts{devices: map[int]bool{}},
 		doubts:    doubts{of: map[uint32]visits{}},
 	}
@@ -137,7 +137,7 @@ func (g *Gate) open(loadObjects func() error) error {
 	if g.inject, err = newInjector(g.dev.outer); err != nil {
 		return err
 	}
-	// Programs that are attached drop segments until the takeover ends: it ends even if others could not be attached.
+	// Attached programs drop segments until the takeover ends, so it ends even if some could not be attached.
 	if err := errors.Join(g.attachAll(), g.finishTakeover()); err != nil {
 		return err
 	}
@@ -282,7 +282,7 @@ func (c *Config) Remove() error {
 	return errors.Join(errs...)
 }
 
-// finishTakeover completes a takeover once the present programs are attached.
+// finishTakeover completes a takeover once this process's programs are attached.
 func (g *Gate) finishTakeover() error {
 	t := g.takeover
 	if t == nil {
@@ -290,8 +290,8 @@ func (g *Gate) finishTakeover() error {
 	}
 	g.takeover = nil
 	t.copyChanges(g.objs.pinnedMaps())
-	// The former programs have counted in the former maps meanwhile. As long as no segment is handled, counting again is
-	// exact: afterwards a sweep leaves alone what changes while it counts.
+	// Meanwhile the former programs have counted in the former maps. While no segment is handled, counting again is
+	// exact; a later sweep skips counts that change while it runs.
 	miscounted := g.countAgain()
 	if err := g.objs.TakingOver.Set(uint32(0)); err != nil {
 		return fmt.Errorf("ending the takeover: %w", err)

@@ -9,16 +9,16 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// span is a range of bytes that keeps its meaning from one layout to another.
+// span is a range of bytes with the same meaning in both layouts.
 type span struct{ from, to, size int }
 
 // conversion converts keys or values of one layout to another.
 type conversion struct {
 	spans     []span
 	size      int      // of the result, bytes
-	added     []string // fields that only the result has: they are zero
-	dropped   []string // fields that the result has not
-	identical bool     // nothing is to be done
+	added     []string // fields that only the result has; they are zero
+	dropped   []string // fields that the result lacks
+	identical bool     // both layouts are the same
 }
 
 // apply writes the conversion of from to a buffer, which has the size of the result.
@@ -69,7 +69,7 @@ func (c *conversion) match(from, to btf.Type, at span, path string) error {
 			return c.matchElements(from, to, at, path)
 		}
 	case *btf.Union:
-		// Which member is valid is not known here.
+		// Nothing tells which member of a union is valid.
 		if from, ok := from.(*btf.Union); ok && sameUnion(from, to) {
 			c.keep(at, int(to.Size))
 			return nil
@@ -88,7 +88,7 @@ func (c *conversion) match(from, to btf.Type, at span, path string) error {
 	return changed(path, from, to)
 }
 
-// keep adds bytes, to the span before if they follow it.
+// keep adds a range of bytes. A range that follows the last one extends it.
 func (c *conversion) keep(at span, size int) {
 	if n := len(c.spans); n > 0 {
 		last := &c.spans[n-1]
@@ -100,7 +100,7 @@ func (c *conversion) keep(at span, size int) {
 	c.spans = append(c.spans, span{at.from, at.to, size})
 }
 
-// padding is the name of fields that are always zero. They come, go and change as others need their place.
+// padding is the name of fields that are always zero. They change freely as other fields need their place.
 const padding = "pad"
 
 // matchMembers matches the fields of two structures by name.
@@ -189,7 +189,7 @@ func sameUnion(from, to *btf.Union) bool {
 	return true
 }
 
-// sameNames returns an error if a name stands for another number than before.
+// sameNames returns an error if a name of an enumeration has another value than before.
 func sameNames(from, to *btf.Enum, path string) error {
 	was := map[string]uint64{}
 	for _, v := range from.Values {
@@ -203,7 +203,7 @@ func sameNames(from, to *btf.Enum, path string) error {
 	return nil
 }
 
-// byteOrder returns the name of a type that says in which order its bytes are; empty for that of the machine.
+// byteOrder returns the name of a type that states its byte order; empty for types in the machine's own.
 func byteOrder(t btf.Type) string {
 	for {
 		def, ok := t.(*btf.Typedef)

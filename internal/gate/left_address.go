@@ -11,14 +11,15 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 )
 
-// maxLeft bounds a service's former addresses whose flows go on. With one more, the flows at the oldest one end.
+// maxLeft bounds the number of a service's former addresses whose flows go on. With one more, the flows at the oldest
+// one end.
 const maxLeft = int(gateLimitMAX_LEFT) - 1
 
 // MoveService gives a service another address. It keeps its pods, counts and configuration. Parked SYNs and any further
-// ones at the old address get a RST. Open flows there go on and count for the same pods, until EndLeft, which the
-// caller calls at the given time. Left returns the time to a later process.
+// ones at the old address get a RST. Open flows there go on and count for the same pods until EndLeft, which the caller
+// must call at the given time. A later process gets the time from Left.
 //
-// The new address must not be that of another service, nor one that another service has left.
+// The new address must belong to no other service, and no other service may have left it.
 func (g *Gate) MoveService(from, to netip.AddrPort, until monotime.Time) error {
 	if err := g.moveService(from, to, until); err != nil {
 		return fmt.Errorf("service address %v: changing it to %v: %w", from, to, err)
@@ -85,8 +86,7 @@ func (g *Gate) writeMove(index uint32, from, to netip.AddrPort, config gateServi
 	if serviceState(g.statuses.at(index)) != gateServiceStateSERVICE_WARM {
 		g.refuse(index)
 	}
-	// From here on, the programs look for the pods' replies at both addresses, whatever they read in pod.vip
-	// meanwhile.
+	// From here on, the programs match the pods' replies at both addresses, whichever of them pod.vip has meanwhile.
 	if err := g.writeLeft(index); err != nil {
 		return err
 	}
@@ -121,10 +121,10 @@ func (g *Gate) movePods(from, to netip.AddrPort) error {
 	return nil
 }
 
-// LeftAddress is an address that a service has left.
+// LeftAddress is a former address of a service.
 type LeftAddress struct {
 	Addr  netip.AddrPort
-	Until monotime.Time // when its flows are to end; zero if an earlier process could not say it
+	Until monotime.Time // when its flows must end; zero if an earlier process did not record it
 }
 
 // Left returns the addresses that a service has left and whose flows go on.
@@ -179,7 +179,7 @@ func (g *Gate) endLeft(a netip.AddrPort) error {
 	return errors.Join(append(errs, g.writeLeft(l.service), g.releaseVIP(a.Addr()))...)
 }
 
-// leftBy returns the addresses that a service has left, the one with the earliest end first. The caller holds mu.
+// leftBy returns the addresses that a service has left, the earliest end first. The caller holds mu.
 func (t *serviceTable) leftBy(service uint32) (out []netip.AddrPort) {
 	for a, l := range t.left {
 		if l.service == service {
@@ -221,8 +221,8 @@ func (g *Gate) writeLeft(service uint32) error {
 	return nil
 }
 
-// adoptLeft takes over the addresses that services have left. One whose service has no other address, because the
-// earlier process was killed, is its address again.
+// adoptLeft takes over the addresses that services have left. If a service has no other address, because the earlier
+// process was killed, the address is the service's again.
 func (g *Gate) adoptLeft(left map[netip.AddrPort]uint32) error {
 	t := &g.services
 	t.left = map[netip.AddrPort]leftAddress{}

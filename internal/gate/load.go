@@ -28,15 +28,16 @@ var renamedMaps = map[string]string{
 	"askings":     gateMapQueryBudget,
 }
 
-// How the programs and the kernel's types are read. Tests, which load many gates, keep them: it takes a fifth of the
-// CPU time of a load with the race detector. A daemon loads one, and would only hold the memory.
+// How the programs and the kernel's types are read. Tests replace these to cache the results: they load many gates, and
+// reading takes a fifth of a load's CPU time with the race detector. A daemon loads one gate, and would only hold the
+// memory.
 var (
 	readPrograms = loadGate
 	kernelTypes  *btf.Cache // nil: read for each load
 )
 
-// load loads the programs and maps. Maps come from their pins, or get the entries of these if they have another
-// layout: the returned takeover, or nil, must be finished once the programs are attached.
+// load loads the programs and maps. Maps come from their pins. If the pinned maps have another layout, new maps get
+// their entries; the returned takeover, which may be nil, must then be finished once the programs are attached.
 func load(objs *gateObjects, cfg *Config, dev *devices) (*takeover, error) {
 	spec, err := readPrograms()
 	if err != nil {
@@ -81,7 +82,8 @@ func (t *takeover) load(spec *ebpf.CollectionSpec, objs *gateObjects, cfg *Confi
 	if err := spec.Variables[gateVarTakingOver].Set(uint32(1)); err != nil {
 		return fmt.Errorf("setting the variable %s: %w", gateVarTakingOver, err)
 	}
-	// Loading takes longer than copying: it comes first, so that little changes until the programs are attached.
+	// Loading takes longer than copying, so it comes first: little changes between the copy and the moment when the
+	// programs are attached.
 	err := spec.LoadAndAssign(objs, &ebpf.CollectionOptions{MapReplacements: t.adopted, Cache: kernelTypes})
 	if err := explainLoad(err); err != nil {
 		return err
@@ -199,8 +201,8 @@ func KernelTooOld(release string) (bool, error) {
 	return slices.Compare(got[:], MinKernel[:]) < 0, nil
 }
 
-// loadHint returns what to do when a kernel does not load the gate. Old kernels of distributions may have tcx, so they
-// are tried first.
+// loadHint returns what to do when a kernel does not load the gate. Distributions may have added tcx to an older
+// kernel, so loading is tried first.
 func loadHint(release string) string {
 	if old, err := KernelTooOld(release); old && err == nil {
 		return fmt.Sprintf("Linux %s is too old: boot Linux %d.%d or later", release, MinKernel[0], MinKernel[1])

@@ -66,7 +66,7 @@ type mapInfo struct {
 	_           uint32
 }
 
-// errNoTypes is returned for maps that were created without type information, as ring buffers are.
+// errNoTypes is returned for maps that were created without type information, such as ring buffers.
 var errNoTypes = errors.New("the kernel knows no types of it")
 
 // mapTypes returns the types of a map's keys and values, as declared by the program that created the map.

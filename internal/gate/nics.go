@@ -23,10 +23,10 @@ type nic struct {
 	xdp   XDPMode
 	plan  string // why XDP is not even tried; empty if it is
 	why   string // why XDP is off
-	busy  bool   // XDP is off because the program of another is attached
+	busy  bool   // XDP is off because another XDP program is attached
 }
 
-// nics are the external interfaces.
+// nics tracks the external interfaces.
 type nics struct {
 	mu      sync.Mutex // taken after services.mu
 	byName  map[string]*nic
@@ -68,7 +68,7 @@ func (g *Gate) Attached() map[string]AttachedXDP {
 	return out
 }
 
-// xdpBusy reports whether another's XDP program blocks the gate's at some interface.
+// xdpBusy reports whether XDP is off at some interface because another XDP program is attached.
 func (g *Gate) xdpBusy() bool {
 	g.nics.mu.Lock()
 	defer g.nics.mu.Unlock()
@@ -80,8 +80,9 @@ func (g *Gate) xdpBusy() bool {
 	return false
 }
 
-// wantedNICs returns the names of the external interfaces. One that the gate has found by itself remains one while its
-// device exists, even if the default route or the node's address is elsewhere for a moment. The caller holds nics.mu.
+// wantedNICs returns the names of the external interfaces. An interface that the gate found by itself stays in the list
+// while its device exists, even if the default route or the node's address is elsewhere for a moment. The caller holds
+// nics.mu.
 func (g *Gate) wantedNICs() ([]string, error) {
 	names := slices.Clone(g.cfg.Interfaces)
 	add := func(name string) {
@@ -118,8 +119,8 @@ func (g *Gate) wantedNICs() ([]string, error) {
 }
 
 // syncNICs attaches to the external interfaces, and follows what has changed: their devices, MAC addresses, and whether
-// XDP can be used there. It fails at once if strict is set and as few times as possible otherwise. The calling thread
-// must be in the gate's network namespace.
+// XDP can be used there. With strict, it fails at the first error; otherwise it does as much as it can. The calling
+// thread must be in the gate's network namespace.
 func (g *Gate) syncNICs(strict bool) error {
 	g.nics.mu.Lock()
 	news, err := g.syncNICsLocked(strict)
@@ -237,7 +238,7 @@ func vlansOn(devices []netlink.Link) map[int][]string {
 	return out
 }
 
-// dropNIC detaches from an external interface that is gone, or has another name.
+// dropNIC detaches from an external interface that is gone or has another name.
 func (g *Gate) dropNIC(name string, n *nic) error {
 	delete(g.nics.byName, name)
 	errs := []error{g.detach("nic-" + name)}

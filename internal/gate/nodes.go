@@ -15,14 +15,14 @@ import (
 // Node is another node, with which packets are exchanged.
 type Node struct {
 	Addr netip.Addr // IPv4
-	// Tags is set if the node accepts tagged packets: those sent to it then get a tag (SetTagKeys).
+	// Tags is set if the node accepts tagged packets. Packets to it then get a tag (SetTagKeys).
 	Tags bool
-	// TagsAll is set if all packets from the node are tagged, so that others are dropped. It requires Tags, and stays
+	// TagsAll is set if the node tags all its packets: untagged ones are then dropped. It requires Tags, and stays
 	// until the node is removed or loses Tags.
 	TagsAll bool
 }
 
-// flags returns the value of a node's entry in the gate's map, which has the value before.
+// flags returns the new value of a node's entry in the gate's map, given its present value.
 func (n Node) flags(before uint32) uint32 {
 	if !n.Tags {
 		return uint32(gateNodeFlagNODE_KNOWN)
@@ -71,7 +71,7 @@ func (g *Gate) SetNodes(nodes []Node) error {
 	return nil
 }
 
-// AddNode adds one node to those of SetNodes, without tags unless it is there already.
+// AddNode adds one node to the nodes of SetNodes, without tags. A node that is there already stays as it is.
 func (g *Gate) AddNode(node netip.Addr) error {
 	if err := checkNode(node); err != nil || node == g.cfg.NodeAddr {
 		return err
@@ -112,9 +112,9 @@ func (g *Gate) updateHomes(service netip.AddrPort, index uint32) error {
 	return nil
 }
 
-// SetEdge records which node announces a VIP, so that clients' segments enter the cluster there. Replies of
-// connections that entered by an earlier announcing node leave by this one from now on. The gate remembers the last
-// four nodes before. It has no effect without Config.RepliesByEdge, on an address that is no VIP, or without a node.
+// SetEdge records which node announces a VIP, so that clients' segments enter the cluster there. Replies of connections
+// that entered by an earlier announcing node leave by this one from now on. The gate remembers the last four earlier
+// nodes. It has no effect without Config.RepliesByEdge, on an address that is no VIP, or without a node.
 func (g *Gate) SetEdge(vip, node netip.Addr) error {
 	if !g.cfg.RepliesByEdge || !node.Is4() {
 		return nil
@@ -139,7 +139,7 @@ func (g *Gate) SetEdge(vip, node netip.Addr) error {
 	return nil
 }
 
-// movedEdge returns e once a node announces the VIP.
+// movedEdge returns a VIP's entry e, changed for a node that announces the VIP from now on.
 func movedEdge(e gateVipEdge, node uint32) gateVipEdge {
 	if e.Now == node {
 		return e
@@ -155,7 +155,7 @@ func movedEdge(e gateVipEdge, node uint32) gateVipEdge {
 // TagKey is a key of the tags of encapsulated packets, the same on all nodes.
 type TagKey [16]byte
 
-// TagKeys are the keys of tags that are valid at a time: that with the number First, and the next one.
+// TagKeys are the two keys that tags may have at a time: the key with the number First, and the next one.
 type TagKeys struct {
 	First uint64
 	Keys  [2]TagKey
@@ -166,8 +166,8 @@ type TagKeys struct {
 // tagSlots is the number of keys in the gate's map. A key's slot is its number modulo this.
 const tagSlots = uint64(gateLimitTAG_SLOTS)
 
-// SetTagKeys replaces the keys of tags. A packet whose tag is not of one of these keys is dropped and counted
-// (bad_tag). Keys outlive this process. Before the first ones, no packet is tagged.
+// SetTagKeys replaces the keys of tags. A packet whose tag matches neither key is dropped and counted (bad_tag). Keys
+// outlive this process. Before the first call ever, no packet is tagged.
 func (g *Gate) SetTagKeys(k TagKeys) error {
 	var set gateTagKeySet
 	if err := g.objs.TagKeys.Lookup(uint32(0), &set); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// No outside client has an address of the node itself, and no host has a broadcast address. The kernel drops packets
-// from these as well (fib_validate_source), but long after the gate has seen them.
+// A packet from outside cannot come from an address of the node itself, nor from a broadcast address. The kernel drops
+// such packets, too (fib_validate_source), but long after the gate has seen them.
 
 // Values of `own_addresses`.
 const (
@@ -20,12 +20,12 @@ const (
 	ownBroadcast = uint32(gateOwnAddressOWN_BROADCAST)
 )
 
-// ownPause is how long the gate waits for further changes of addresses before it lists them. A node of kube-proxy with
-// IPVS has thousands, which come and go together.
+// ownPause is how long the gate waits for further changes of addresses before it lists them. A node where kube-proxy
+// uses IPVS has thousands, which come and go together.
 const ownPause = 50 * time.Millisecond
 
 // ownAddresses returns what `own_addresses` should hold for the addresses of a node's devices. Broadcast addresses are
-// those for which the kernel makes routes (fib_add_ifaddr). An address that some device has is no broadcast address.
+// the ones for which the kernel makes routes (fib_add_ifaddr), unless some device has them as its own.
 func ownAddresses(addrs []netlink.Addr) map[gateAddr]uint32 {
 	out := map[gateAddr]uint32{}
 	for _, a := range addrs {
@@ -59,8 +59,8 @@ func broadcastOf(subnet *net.IPNet) (netip.Addr, bool) {
 	return netip.AddrFrom4(a), true
 }
 
-// syncOwnAddresses writes the addresses of the network namespace of the calling thread to the map. Open calls it, and
-// then the goroutine that follows devices only.
+// syncOwnAddresses writes the addresses of the network namespace of the calling thread to the map. Open calls it first;
+// after that, only the goroutine that follows devices does.
 func (g *Gate) syncOwnAddresses() error {
 	addrs, err := listAddresses()
 	if err != nil {
@@ -108,8 +108,8 @@ func (g *Gate) readOwnAddresses() (map[gateAddr]uint32, error) {
 	return out, nil
 }
 
-// tendOwnAddresses is syncOwnAddresses while the gate runs.
-func (g *Gate) tendOwnAddresses() {
+// followOwnAddresses calls syncOwnAddresses while the gate runs, and logs errors.
+func (g *Gate) followOwnAddresses() {
 	if err := g.syncOwnAddresses(); err != nil {
 		g.log.Error("forged SYNs from this node's own addresses may wake services", "error", err)
 	}

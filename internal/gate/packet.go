@@ -42,13 +42,13 @@ func pseudoSum(src, dst []byte, length int) uint32 {
 	return sum16(sum16(0, src), dst) + 6 + uint32(length)
 }
 
-// tcpSumState is what a TCP checksum says.
+// tcpSumState is the result of checking a TCP checksum.
 type tcpSumState int
 
 const (
 	sumWrong   tcpSumState = iota // it does not match the segment
 	sumRight                      // it matches the segment
-	sumPartial                    // it is that of the pseudo header, to be completed by a device
+	sumPartial                    // it covers the pseudo header only; a device is to complete it
 )
 
 // tcpSum checks the TCP checksum of an IPv4 packet with complete headers.
@@ -101,8 +101,8 @@ func (h tcpHeaders) packet() []byte {
 	return p
 }
 
-// resetFor builds the IPv4 packet with the RST that answers a SYN (RFC 9293, 3.10.7.1). To be accepted, it acknowledges
-// all that the SYN occupies in sequence space.
+// resetFor builds the IPv4 packet with the RST that answers a SYN (RFC 9293, 3.10.7.1). It acknowledges the whole
+// sequence space of the SYN, or the client would ignore it.
 func resetFor(syn []byte) []byte {
 	tcp := syn[int(syn[0]&0xf)*4:]
 	payload := len(tcp) - int(tcp[12]>>4)*4
@@ -120,8 +120,8 @@ func addrPortAt(addr, port []byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(addr)), binary.BigEndian.Uint16(port))
 }
 
-// synOf builds the IPv4 packet with a SYN that the programs have backed up; nil if the backup is invalid, as it may be
-// when it is read while it is being written.
+// synOf builds the IPv4 packet with a SYN that the programs have backed up; nil if the backup is invalid, such as when
+// it is read while being written.
 func synOf(b *gateSynBackup, flow gateFlowKey) []byte {
 	n := int(b.OptionsLen)
 	client, service := fromAddr(flow.Client), fromAddr(flow.Service)

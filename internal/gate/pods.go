@@ -47,18 +47,17 @@ type PodCounters struct {
 	BytesIn, BytesOut     uint64 // IP bytes from and to clients
 	PacketsIn, PacketsOut uint64
 	// LastPacket is when a genuine segment of an established flow passed last; zero: none yet. It is precise to one
-	// tick of the kernel's clock. Bare ACKs of the pod, and whatever does not fit its flow, do not count.
+	// tick of the kernel's clock. Bare ACKs of the pod, and segments that do not fit their flow, do not count.
 	LastPacket monotime.Time
 	// LastAsked is when a packet last needed the pod's program, in the sense of SetFrozen, or the program sent
-	// something to a client; zero: never. It is as precise as LastPacket. Strangers count as well: a SYN is enough.
+	// something to a client; zero: never. It is as precise as LastPacket. Any sender counts: a SYN is enough.
 	LastAsked   monotime.Time
 	FirstSYNACK monotime.Time // zero: none yet
 	FirstByte   monotime.Time // zero: none yet
 }
 
-// AddPod adds a pod, and attaches to its veth if it is on this node. It takes no flows before Serve. A pod that is
-// known already, such as an adopted one, keeps its flows and counts. The calling thread must be in the gate's network
-// namespace.
+// AddPod adds a pod, and attaches to its veth if it is on this node. It takes no flows before Serve. A known pod, such
+// as an adopted one, keeps its flows and counts. The calling thread must be in the gate's network namespace.
 func (g *Gate) AddPod(p Pod) error {
 	service, ok := g.services.index(p.Service)
 	if !ok {
@@ -103,7 +102,7 @@ func (g *Gate) AddPod(p Pod) error {
 	return nil
 }
 
-// linkPod adds a pod to all maps other than that of pods, and attaches to its device.
+// linkPod adds a pod to all maps except the map of pods, and attaches to its device.
 func (g *Gate) linkPod(p Pod, index uint32) error {
 	*g.sockets.at(index) = gatePodSocket{}
 	zero := make([]gateTraffic, ebpf.MustPossibleCPU())
@@ -140,7 +139,7 @@ func (g *Gate) unlinkPod(at []netip.AddrPort, index uint32) error {
 	if g.sharesDevice(index) {
 		return err
 	}
-	var named gatePodDevice // the address may be another pod's by now
+	var named gatePodDevice // another pod may have the address by now
 	if g.objs.PodDevices.Lookup(p.Addr, &named) == nil && named.Ifindex == p.Ifindex {
 		err = errors.Join(err, ignoreMissing(g.objs.PodDevices.Delete(p.Addr)))
 	}
@@ -150,8 +149,8 @@ func (g *Gate) unlinkPod(at []netip.AddrPort, index uint32) error {
 	return errors.Join(err, g.detachPod(int(p.Ifindex)))
 }
 
-// sharesDevice reports whether a pod is one of several with the same device, as the fronts of services are. The caller
-// holds podTable.mu.
+// sharesDevice reports whether several pods have this pod's device, such as the fronts of services. The caller holds
+// podTable.mu.
 func (g *Gate) sharesDevice(index uint32) bool {
 	p := g.pods.at(index)
 	if !IsFront(p.Id) {
@@ -286,8 +285,8 @@ func (g *Gate) unwatchListen(index uint32) error {
 }
 
 // nameNetns records the kernel's ID of the network namespace of a pod's device, with which the programs look for its
-// listening sockets. Without an ID, as for a device in this namespace, they assume that the pod listens. The calling
-// thread must be in the gate's network namespace.
+// listening sockets. Without an ID, such as for a device in this namespace, they assume that the pod listens. The
+// calling thread must be in the gate's network namespace.
 func (g *Gate) nameNetns(index uint32, ifindex int) {
 	if dev, err := netlink.LinkByIndex(ifindex); err == nil && dev.Attrs().NetNsID >= 0 {
 		g.sockets.at(index).Nsid = uint32(dev.Attrs().NetNsID) + 1

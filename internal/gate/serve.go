@@ -23,9 +23,9 @@ func (g *Gate) Serve(service netip.AddrPort, id uint64) (int, error) {
 	return g.release(s)
 }
 
-// ServeShare is like Serve for a pod that others will follow: it receives the oldest parked SYNs, at most share of
-// them. The rest stays parked for the other pods, or until Release. Until the given time, retransmissions of it are
-// dropped; later ones are sent on at once.
+// ServeShare is like Serve for a pod that others will follow: the pod gets the oldest parked SYNs, at most share of
+// them. The rest stays parked for the other pods, or until Release. Until the given time, retransmissions of parked
+// SYNs are dropped; after it, they are sent on at once.
 func (g *Gate) ServeShare(service netip.AddrPort, id uint64, share uint32, keep monotime.Time) (int, error) {
 	s, pod, err := g.startServing(service, id, keep)
 	if err != nil {
@@ -55,8 +55,7 @@ func (g *Gate) Drain(service netip.AddrPort, id uint64) error {
 	return nil
 }
 
-// Refuse answers all SYNs that are parked at a service with a RST and makes the service cold. It returns how many were
-// answered.
+// Refuse answers all SYNs parked at a service with a RST and makes the service cold. It returns how many it answered.
 func (g *Gate) Refuse(service netip.AddrPort) int {
 	i, ok := g.services.index(service)
 	if !ok {
@@ -65,8 +64,8 @@ func (g *Gate) Refuse(service netip.AddrPort) int {
 	return g.refuse(i)
 }
 
-// startServing makes a pod take new flows and its service warm, whose parked SYNs wait for other pods until keep. It
-// returns the indices of both.
+// startServing lets a pod take new flows and makes its service warm. Parked SYNs wait for other pods until keep. It
+// returns the indices of service and pod.
 func (g *Gate) startServing(service netip.AddrPort, id uint64, keep monotime.Time) (s, pod uint32, err error) {
 	if s, pod, err = g.servingIndices(service, id); err != nil {
 		return 0, 0, err
@@ -92,8 +91,8 @@ func (g *Gate) servingIndices(service netip.AddrPort, id uint64) (s, pod uint32,
 // releaseRounds bounds how many times release walks the queue. The pause between rounds doubles.
 const releaseRounds = 12
 
-// release sends every SYN that is parked at a warm service on, in order of arrival. The gate removes each one as it
-// passes gate_released. It returns how many have passed.
+// release sends on every SYN parked at a warm service, in order of arrival. The gate removes each one as it passes
+// gate_released. It returns how many have passed.
 func (g *Gate) release(service uint32) (int, error) {
 	st := g.statuses.at(service)
 	atomic.StoreUint32(&st.ReleaseTo, 0)
@@ -101,7 +100,7 @@ func (g *Gate) release(service uint32) (int, error) {
 	before := atomic.LoadUint64(&st.Released)
 	var all error
 	for round := range releaseRounds {
-		// A ticket below head is in the map, or done with, or its SYN is just being parked. In the last case the
+		// A ticket below head is in the map, or is finished, or its SYN is just being parked. In the last case the
 		// program finds the service warm and sends the SYN on itself.
 		head := atomic.LoadUint32(&st.Head)
 		left, err := g.releaseUpTo(service, head)
@@ -118,9 +117,8 @@ func (g *Gate) release(service uint32) (int, error) {
 	return int(atomic.LoadUint64(&st.Released) - before), all
 }
 
-// releaseShare sends the oldest SYNs that are parked at a warm service on, at most share of them, to one pod. If the
-// service has affinity or prefers local pods, they are balanced over the serving pods as usual. It returns how many
-// have passed.
+// releaseShare sends on the oldest SYNs parked at a warm service, at most share of them, to one pod. If the service has
+// affinity or prefers local pods, they are balanced over the serving pods as usual. It returns how many have passed.
 func (g *Gate) releaseShare(service, pod, share uint32) (int, error) {
 	st := g.statuses.at(service)
 	to := uint32(0)
@@ -160,7 +158,7 @@ func (g *Gate) ticketAfter(service, n uint32) (uint32, error) {
 	return t.Number, nil
 }
 
-// releaseUpTo sends the parked SYNs with tickets below end on, and reports whether there were any.
+// releaseUpTo sends on the parked SYNs with tickets below end, and reports whether there were any.
 func (g *Gate) releaseUpTo(service, end uint32) (left bool, err error) {
 	for n := atomic.LoadUint32(&g.statuses.at(service).Tail); n != end; n++ {
 		there, e := g.releaseOne(gateTicket{Service: service, Number: n})
@@ -169,15 +167,15 @@ func (g *Gate) releaseUpTo(service, end uint32) (left bool, err error) {
 	return left, err
 }
 
-// awaitReleased waits for frames that the device has queued. The first round does not wait, as most have passed by
-// then.
+// awaitReleased waits for frames that the device has queued. The first round does not wait, because most frames have
+// passed by then.
 func awaitReleased(round int) {
 	if round > 0 {
 		time.Sleep(50 * time.Microsecond << round)
 	}
 }
 
-// releaseBehindTail sends those SYNs on that were parked just as a refusal passed their tickets.
+// releaseBehindTail sends on SYNs that were parked just as a refusal passed their tickets.
 func (g *Gate) releaseBehindTail(service uint32) error {
 	var t gateTicket
 	var p gateParked
@@ -208,7 +206,7 @@ func (g *Gate) releaseOne(t gateTicket) (bool, error) {
 	case sumPartial:
 		setTCPSum(f[ethernetHeader:])
 	case sumWrong:
-		// It was damaged in transit; any host would drop it.
+		// The SYN was damaged in transit; any host would drop it.
 		return true, g.unpark(t, false)
 	}
 	copy(f[:6], g.dev.innerMAC)
@@ -218,14 +216,14 @@ func (g *Gate) releaseOne(t gateTicket) (bool, error) {
 	return true, nil
 }
 
-// refuse answers every SYN that is parked now with a RST and makes the service cold. It returns how many were answered.
+// refuse answers every SYN that is parked now with a RST and makes the service cold. It returns how many it answered.
 func (g *Gate) refuse(service uint32) int {
 	st := g.statuses.at(service)
 	head := atomic.LoadUint32(&st.Head)
 	// Cold comes first, so that a SYN that is parked from now on requests a wake.
 	setServiceState(st, gateServiceStateSERVICE_COLD)
 	refused := g.refuseUpTo(service, head)
-	// One that was parked just before did not, and would wait in vain unless another has meanwhile.
+	// A SYN parked just before has not requested one, and would wait in vain unless a later SYN has.
 	late := atomic.LoadUint32(&st.Head)
 	if late != head && serviceState(st) == gateServiceStateSERVICE_COLD {
 		refused += g.refuseUpTo(service, late)
@@ -233,7 +231,7 @@ func (g *Gate) refuse(service uint32) int {
 	return refused
 }
 
-// refuseUpTo refuses the SYNs with tickets below head, and returns how many were answered.
+// refuseUpTo refuses the SYNs with tickets below head, and returns how many it answered.
 func (g *Gate) refuseUpTo(service, head uint32) int {
 	st := g.statuses.at(service)
 	refused := 0
@@ -258,7 +256,7 @@ func (g *Gate) refuseUpTo(service, head uint32) int {
 	return refused
 }
 
-// sendReset answers a parked SYN with a RST, back the way that the SYN came.
+// sendReset answers a parked SYN with a RST, which leaves the way that the SYN came.
 func (g *Gate) sendReset(p *gateParked) error {
 	ifindex, to := int(p.Origin.Ifindex), p.Origin.ClientMac[:]
 	if p.Origin.Path == gateFlowPathPATH_STACK {
@@ -279,13 +277,13 @@ func (g *Gate) unpark(t gateTicket, refused bool) error {
 	return nil
 }
 
-// behindTail reports whether releases of a ticket's service start after the ticket.
+// behindTail reports whether releases of the ticket's service start after the ticket, and so miss it.
 func (g *Gate) behindTail(t gateTicket) bool {
 	return int32(t.Number-atomic.LoadUint32(&g.statuses.at(t.Service).Tail)) < 0
 }
 
-// endOf returns the error that ended an iteration. One that was aborted because the map keeps changing is not an error:
-// the next sweep finds the rest.
+// endOf returns the error that ended an iteration. An iteration that was aborted because the map keeps changing is no
+// error: the next sweep finds the rest.
 func endOf(it *ebpf.MapIterator) error {
 	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		return fmt.Errorf("listing parked SYNs: %w", err)

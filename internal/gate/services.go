@@ -18,9 +18,9 @@ type Service struct {
 	MaxParkedPerSource uint32         // limit on parked SYNs from one client address
 	Affinity           bool           // a client address keeps its pod
 	PreferLocal        bool           // prefer pods on this node
-	Retries            uint8          // limit on further pods tried after one did not take a SYN
-	Proof              Proof          // when a client that wakes it has to prove itself
-	Restricted         bool           // only sources that the rules allow may connect
+	Retries            uint8          // limit on further pods to try after one did not take a SYN
+	Proof              Proof          // when a client that wakes it must prove its source address
+	Restricted         bool           // only sources allowed by the rules may connect
 	Sources            []sources.Rule // the rules, if it is restricted
 }
 
@@ -103,7 +103,7 @@ func (g *Gate) adoptServices() error {
 }
 
 // SetService adds a service, cold, or changes its configuration. It returns the service's index. No client ever finds a
-// service without its rules for sources: if these cannot be written, the service refuses all, and the log says so.
+// service without its source rules: if they cannot be written, the service refuses all sources, and the log says so.
 func (g *Gate) SetService(s Service) (uint32, error) {
 	if !s.Addr.Addr().Is4() || s.Addr.Addr().IsUnspecified() {
 		return 0, fmt.Errorf("service address %v: not an IPv4 address", s.Addr)
@@ -121,8 +121,8 @@ func (g *Gate) SetService(s Service) (uint32, error) {
 			return 0, fmt.Errorf("service address %v: the gate has room for %d services: raise --services",
 				s.Addr, g.cfg.Sizes.Services)
 		}
-		// Tickets continue where an earlier service with this index stopped, so that none is used twice. SYNs that it
-		// has left behind count until Sweep removes them.
+		// Tickets continue where an earlier service with this index stopped, so that none is used twice. SYNs that the
+		// earlier service has left behind count until Sweep removes them.
 		st := g.statuses.at(index)
 		*st = gateServiceStatus{Head: st.Head, Tail: st.Head, Parked: st.Parked}
 		atomic.StoreUint32(&g.serviceShares.at(index).Open, 0)
@@ -169,8 +169,8 @@ func (g *Gate) writeService(s Service, index uint32) error {
 	})
 }
 
-// RemoveService removes a service and answers the SYNs that are parked there with a RST. It forgets the addresses that
-// the service has left. Its pods must be removed before.
+// RemoveService removes a service and answers the SYNs parked there with a RST. It forgets the addresses that the
+// service has left. Its pods must be removed before.
 func (g *Gate) RemoveService(a netip.AddrPort) error {
 	t := &g.services
 	t.mu.Lock()

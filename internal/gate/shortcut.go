@@ -18,7 +18,7 @@ type shortcuts struct {
 // With Config.Shortcut, gate_pod is attached to the devices of all pods on this node. A connection that was established
 // before its pod's device was attached stays in the stack.
 
-// isPodDevice reports whether a device is the host end of a pod's: its peer is in another network namespace.
+// isPodDevice reports whether a device is the host end of a pod's device: its peer is in another network namespace.
 func (g *Gate) isPodDevice(l netlink.Link) bool {
 	a := l.Attrs()
 	return (l.Type() == "veth" || l.Type() == "netkit") && a.NetNsID >= 0 && !g.nics.has(a.Name) &&

@@ -12,7 +12,7 @@ import (
 	"wangell.loutres.me/internal/decide/sources"
 )
 
-// sourceSets are the sets of rules in `source_rules`. Guarded by serviceTable.mu.
+// sourceSets tracks the sets of rules in `source_rules`. Guarded by serviceTable.mu.
 type sourceSets struct {
 	last uint32                    // the set that was written last; sets are numbered from 1
 	of   map[uint32][]sources.Rule // set in force → its rules
@@ -36,7 +36,7 @@ func (t *sourceSets) count() (n uint32) {
 	return n
 }
 
-// ruleBits is the length of the part of a source_rule_key that comes before the IPv4 address.
+// ruleBits is the number of bits of a source_rule_key before the IPv4 address.
 const ruleBits = 32 + 96
 
 func toRuleKey(set uint32, r sources.Rule) gateSourceRuleKey {
@@ -45,8 +45,8 @@ func toRuleKey(set uint32, r sources.Rule) gateSourceRuleKey {
 	}
 }
 
-// adoptSources takes over the rules that an earlier process has written, and removes those of no service. inForce are
-// the sets that services use.
+// adoptSources takes over the rules that an earlier process has written, and removes rules that no service uses.
+// inForce has the sets that services use.
 func (g *Gate) adoptSources(inForce map[uint32]bool) error {
 	t := &g.services.sets
 	t.of = map[uint32][]sources.Rule{}
@@ -83,7 +83,7 @@ func (g *Gate) adoptSources(inForce map[uint32]bool) error {
 }
 
 // prepareSources puts the rules of a service in force, before the service is written. They are written as a new set
-// before anything refers to them, so no source is judged by half of them; if that fails, the service refuses every
+// before anything refers to them, so that no source is judged by half of them; if that fails, the service refuses every
 // source. It returns the set of rules that becomes unused once the service is written, or 0.
 func (g *Gate) prepareSources(s Service, index uint32) (unused uint32) {
 	t := &g.services.sets
@@ -114,7 +114,7 @@ func (g *Gate) prepareSources(s Service, index uint32) (unused uint32) {
 	return before
 }
 
-// dropSources removes a set of rules that no service uses any more. A SYN that is being judged by it at this moment may
+// dropSources removes a set of rules that no service uses any more. A SYN that is being judged by it at that moment may
 // be dropped; its client sends it again.
 func (g *Gate) dropSources(set uint32) {
 	t := &g.services.sets

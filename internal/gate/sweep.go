@@ -17,9 +17,9 @@ import (
 // Ages are the maximum ages of flows, measured from the last segment that fits the flow. A pod's bare ACKs do not
 // count, because anyone can provoke them (RFC 5961).
 type Ages struct {
-	HalfOpen    time.Duration // of a flow in handshake, or of which both sides have sent FIN
+	HalfOpen    time.Duration // of a flow in handshake, or closed by both sides with a FIN
 	Closed      time.Duration // of a closed flow, which is kept for stragglers
-	HalfClosed  time.Duration // of a flow of which one side has sent FIN
+	HalfClosed  time.Duration // of a flow that one side has closed with a FIN
 	Established time.Duration // of any other flow
 }
 
@@ -36,14 +36,14 @@ func shortestAges() Ages {
 		Established: 10 * time.Minute}
 }
 
-// Fills of the flow table from which, and up to which, ages become shorter.
+// Fills of the flow table between which ages become shorter.
 const (
 	fillToShorten  = 0.75
 	fillToShortest = 0.95
 )
 
-// AgesAt returns the ages for a flow table that is filled to some part, 0 to 1: the default ages up to three quarters,
-// and then ever shorter ones.
+// AgesAt returns the ages for a fill of the flow table, 0 to 1: the default ages up to three quarters, and then ever
+// shorter ones.
 func AgesAt(fill float64) Ages {
 	part := min(max((fill-fillToShorten)/(fillToShortest-fillToShorten), 0), 1)
 	between := func(from, to time.Duration) time.Duration { return from - time.Duration(part*float64(from-to)) }
@@ -68,9 +68,9 @@ type Swept struct {
 }
 
 // Sweep removes flows that have ended, counts the others, and corrects the counts of pods, client addresses and
-// services where they differ. What changes meanwhile is left to the next sweep. If the table is almost full, it also
-// evicts the flows that have been silent for longest. Finally it removes what races between the programs may have left
-// of parked SYNs. Only one sweep may run at a time.
+// services where they differ. Counts that change meanwhile are left to the next sweep. If the table is almost full, it
+// also evicts the flows that have been silent for longest. Finally it removes leftovers of parked SYNs from races
+// between the programs. Only one sweep may run at a time.
 func (g *Gate) Sweep(ages Ages) (Swept, error) {
 	first, err := g.recount(ages, eviction{})
 	if err != nil {
@@ -96,8 +96,8 @@ func (g *Gate) Sweep(ages Ages) (Swept, error) {
 	return s, err
 }
 
-// makeRoom removes flows before their age: first those that have begun to end, and if that is not enough, those that
-// were silent for longest.
+// makeRoom removes flows before their age: first flows that have begun to end, and if that is not enough, the flows
+// that have been silent for longest.
 func (g *Gate) makeRoom(ages Ages) (recounted, error) {
 	least := shortestAges()
 	least.Established = ages.Established
@@ -108,7 +108,7 @@ func (g *Gate) makeRoom(ages Ages) (recounted, error) {
 	return g.recount(least, g.evictions(r.left))
 }
 
-// flowCounts are the numbers of a pod's flows.
+// flowCounts counts a pod's flows.
 type flowCounts struct{ open, halfOpen uint32 }
 
 // miscount is a pod's recorded counts, and its true ones.
@@ -118,7 +118,7 @@ type miscount struct{ is, want flowCounts }
 type recounted struct {
 	left              uint32                // flows in the table
 	pods              map[uint32]miscount   // wrong counts, by pod index
-	sources, services map[uint32]shareCount // the same, by index of the share
+	sources, services map[uint32]shareCount // likewise, by index of the share
 }
 
 // wrong reports whether any count is wrong.
@@ -275,8 +275,8 @@ func (g *Gate) sweepParkedSources() (removed int, err error) {
 	return removed, endOf(it)
 }
 
-// FlowUsage returns how full the table of flows and the largest shares of it are, as the last Sweep has found them; it
-// must not run at the same time as one.
+// FlowUsage returns how full the flow table and its largest shares were at the last Sweep. It must not run at the same
+// time as a Sweep.
 func (g *Gate) FlowUsage(s Swept) []Fill {
 	sizes := &g.cfg.Sizes
 	source := Fill{Table: "flows_per_source", Flag: "--max-flows-per-source", Size: sizes.FlowsPerSource}
@@ -304,8 +304,8 @@ const idleUnit = time.Duration(1) << gateLimitIDLE_SHIFT
 
 // eviction says which established flows make room for new ones.
 type eviction struct {
-	all  time.Duration // those that were silent for longer
-	some time.Duration // n of those that were silent for longer than this
+	all  time.Duration // flows that were silent for longer
+	some time.Duration // and n of the flows that were silent for longer than this
 	n    uint32        // 0: no eviction
 }
 
@@ -314,7 +314,7 @@ func (g *Gate) almostFull(flows uint32) bool {
 	return float64(flows) >= fillToEvict*float64(g.cfg.Sizes.Flows)
 }
 
-// evictions decides which of some number of flows to evict, from what the last sweep has found.
+// evictions decides which flows to evict, given the number of flows, by the findings of the last sweep.
 func (g *Gate) evictions(flows uint32) eviction {
 	idle := make([]uint32, len(g.idle.items))
 	for i := range idle {
@@ -323,8 +323,8 @@ func (g *Gate) evictions(flows uint32) eviction {
 	return evict(idle, flows-uint32(fillEvicted*float64(g.cfg.Sizes.Flows)))
 }
 
-// evict chooses the flows to evict, those that were silent for longest, so that their number is reached if possible.
-// idle[i] is the number of flows that were silent for i idleUnits. Those of idle[0] always stay.
+// evict chooses the flows that were silent for longest, as many as excess if possible. idle[i] is the number of flows
+// that were silent for i idleUnits. The flows in idle[0] always stay.
 func evict(idle []uint32, excess uint32) eviction {
 	older := uint32(0)
 	for i := len(idle) - 1; i > 0; i-- {
@@ -339,7 +339,7 @@ func evict(idle []uint32, excess uint32) eviction {
 // shareCount is a recorded count of established flows, and the true one.
 type shareCount struct{ is, want uint32 }
 
-// clearFound forgets what the last sweep has found.
+// clearFound forgets the counts of the last sweep.
 func clearFound(v *view[gateFlowShare]) {
 	for i := range v.items {
 		s := &v.items[i]
@@ -349,7 +349,7 @@ func clearFound(v *view[gateFlowShare]) {
 	}
 }
 
-// wrongShares returns the counts that differ from what the last sweep has found.
+// wrongShares returns the recorded counts that differ from the counts of the last sweep.
 func wrongShares(v *view[gateFlowShare]) map[uint32]shareCount {
 	wrong := map[uint32]shareCount{}
 	for i := range v.items {

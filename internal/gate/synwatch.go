@@ -9,18 +9,18 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 )
 
-// silence is the state of the search for SYNs that their pods do not answer. It walks the rings of half-open flows,
+// synSearch is the state of the search for SYNs that pods have not answered. It walks the rings of half-open flows,
 // which the programs fill, from the oldest slot that may hold one.
-type silence struct {
+type synSearch struct {
 	next  [gateLimitRING_SHARDS]uint64 // position in each ring up to which the search is done
 	until [gateLimitRING_SHARDS]uint64 // head of each ring one round ago: slots before it are completely written
 	sent  int                          // SYNs sent in this round
 	wake  chan struct{}                // receives a value when there are half-open flows again
 }
 
-// maxSilent limits the SYNs sent to other pods in one round, which bounds the cost of a flood at a pod that does not
-// answer. The others wait for the next round.
-const maxSilent = 256
+// maxRetriedSYNs limits the SYNs sent to other pods in one round, which bounds the cost of a flood at a pod that does
+// not answer. The rest waits for the next round.
+const maxRetriedSYNs = 256
 
 const ringShards = uint32(gateLimitRING_SHARDS)
 
@@ -33,7 +33,7 @@ func (g *Gate) watchSYNs(done <-chan struct{}) {
 	tick := time.NewTicker(g.cfg.SYNTimeout / 4)
 	defer tick.Stop()
 	for {
-		for g.sendSilent(monotime.Now()) {
+		for g.retryUnanswered(monotime.Now()) {
 			select {
 			case <-done:
 				return
@@ -43,21 +43,21 @@ func (g *Gate) watchSYNs(done <-chan struct{}) {
 		select {
 		case <-done:
 			return
-		case <-g.silence.wake:
+		case <-g.synSearch.wake:
 			tick.Reset(g.cfg.SYNTimeout / 4)
 		}
 	}
 }
 
-// sendSilent sends the SYNs that were not answered in time to other pods. It reports whether others are pending. If
+// retryUnanswered sends SYNs that were not answered in time to other pods. It reports whether others are pending. If
 // not, the next SYN wakes watchSYNs.
-func (g *Gate) sendSilent(now monotime.Time) bool {
+func (g *Gate) retryUnanswered(now monotime.Time) bool {
 	if g.scanRings(now) {
 		return true
 	}
 	on := &g.watch.at(0).On
 	atomic.StoreUint32(on, 0)
-	// A SYN that arrived just before sent no event.
+	// A SYN that arrived just before has sent no event.
 	if !g.ringsMoved() {
 		return false
 	}
@@ -68,7 +68,7 @@ func (g *Gate) sendSilent(now monotime.Time) bool {
 // ringsMoved reports whether there are flows that the search has not seen.
 func (g *Gate) ringsMoved() bool {
 	for shard := range ringShards {
-		if atomic.LoadUint64(g.heads.at(shard)) != g.silence.next[shard] {
+		if atomic.LoadUint64(g.heads.at(shard)) != g.synSearch.next[shard] {
 			return true
 		}
 	}
@@ -78,7 +78,7 @@ func (g *Gate) ringsMoved() bool {
 // scanRings continues the search in all rings, up to the SYNs that may still be answered in time. It reports whether
 // there are such SYNs.
 func (g *Gate) scanRings(now monotime.Time) bool {
-	s, size := &g.silence, uint64(g.cfg.Sizes.Ring)
+	s, size := &g.synSearch, uint64(g.cfg.Sizes.Ring)
 	left := false
 	s.sent = 0
 	for shard := range ringShards {
@@ -102,7 +102,7 @@ func (g *Gate) scanSlot(shard uint32, pos uint64, now monotime.Time) bool {
 	if atomic.LoadUint32(&b.Stamp) != stamp {
 		return true // answered, or gone
 	}
-	if now.Sub(monotime.Time(b.Sent)) < g.cfg.SYNTimeout || g.silence.sent == maxSilent {
+	if now.Sub(monotime.Time(b.Sent)) < g.cfg.SYNTimeout || g.synSearch.sent == maxRetriedSYNs {
 		return false
 	}
 	backup := *b
@@ -110,7 +110,7 @@ func (g *Gate) scanSlot(shard uint32, pos uint64, now monotime.Time) bool {
 	if syn == nil || atomic.LoadUint32(&b.Stamp) != stamp {
 		return true
 	}
-	g.silence.sent++
+	g.synSearch.sent++
 	if err := g.inject.send(g.inject.outer, frame(g.dev.innerMAC, make([]byte, 6), syn)); err != nil {
 		g.log.Warn("cannot send an unanswered SYN to another pod", "error", err)
 	}

@@ -13,7 +13,7 @@ import (
 
 // indexPool hands out indices of a map.
 type indexPool struct {
-	free []uint32 // indices that were put back
+	free []uint32 // indices that have been put back
 	next uint32   // indices from here on were never used
 }
 
@@ -61,13 +61,13 @@ type serviceTable struct {
 	sets      sourceSets
 }
 
-// leftAddress is an address that a service has left. Flows that were open then go on, and SYNs get a RST.
+// leftAddress is a former address of a service. Its open flows go on, and SYNs get a RST.
 type leftAddress struct {
 	service uint32        // its index
-	until   monotime.Time // when its flows are to end, as the caller of MoveService said
+	until   monotime.Time // when its flows must end, given to MoveService
 }
 
-// announcements are the VIPs for which this node answers ARP requests.
+// announcements says for which VIPs this node answers ARP requests.
 type announcements struct {
 	all  bool
 	vips map[netip.Addr]bool // if not all
@@ -104,7 +104,7 @@ type podTable struct {
 // adopt takes over the pods that an earlier process has added to services with these addresses, by index.
 func (t *podTable) adopt(pods *view[gatePod], addrs map[uint32]netip.AddrPort) {
 	t.services = map[netip.AddrPort]map[uint64]uint32{}
-	// Above that of any removed pod, whose flows may still be in the table.
+	// Above the generation of any removed pod, whose flows may still be in the table.
 	t.generation = uint32(time.Now().Unix())
 	used := func(i uint32) bool { return podState(pods.at(i)) != gatePodStatePOD_UNUSED }
 	t.pool.adopt(uint32(len(pods.items)), used)
@@ -139,7 +139,7 @@ func (t *podTable) remove(service netip.AddrPort, id uint64) {
 	}
 }
 
-// withoutFronts returns how many pods a service has, other than its fronts. The caller holds mu.
+// withoutFronts returns how many pods a service has, without its fronts. The caller holds mu.
 func (t *podTable) withoutFronts(service netip.AddrPort) (n int) {
 	for id := range t.services[service] {
 		if !IsFront(id) {
@@ -183,7 +183,7 @@ func podState(p *gatePod) gatePodState {
 
 func setPodState(p *gatePod, s gatePodState) { atomic.StoreUint32((*uint32)(&p.State), uint32(s)) }
 
-// setVIP changes the service address of a pod. Address and port do not change at once for the programs.
+// setVIP changes the service address of a pod. The programs may see the new port before the new address.
 func (p *gatePod) setVIP(a netip.AddrPort) {
 	k := toServiceKey(a)
 	p.Vip.Port = k.Port

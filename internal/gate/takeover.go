@@ -18,18 +18,18 @@ import (
 	"wangell.loutres.me/internal/base/monotime"
 )
 
-// These limit the two passes over the maps that are carried. Only the start waits for the first one; services are
-// silent during the second.
+// Limits of the two passes over the carried maps. Only the start waits for the first pass; services do not answer
+// during the second.
 const (
 	firstPass  = 30 * time.Second
 	secondPass = 10 * time.Second
 )
 
-// clockTick is more than the tick of the coarse clock, with which programs note times.
+// clockTick is more than a tick of the coarse clock, by which the programs record times.
 const clockTick = 20 * time.Millisecond
 
-// rebuiltMaps are the maps that may begin empty while others keep their entries: their content is counted again,
-// limits rates, or belongs to connections that have just begun.
+// rebuiltMaps may begin empty while other maps keep their entries: their content is counted again, limits rates, or
+// belongs to connections that have just begun.
 var rebuiltMaps = []string{
 	gateMapCounters, gateMapEvents, gateMapFloods, gateMapFrontFlows, gateMapIdleFlows, gateMapPendingQueries,
 	gateMapPodTraffic,
@@ -41,10 +41,10 @@ var rebuiltMaps = []string{
 // ringMaps are indexed by a number that depends on the size of a ring.
 var ringMaps = []string{gateMapRingSlots, gateMapSynBackups}
 
-// takeover carries the entries of maps pinned by an earlier version to the present layout. The programs of that
-// version handle packets, and change its maps, until the present ones are attached. Therefore entries are copied
-// twice: all of them before, and what has changed since afterwards. In between the present programs drop all segments
-// (taking_over in bpf/maps.h), which TCP sends again: of a flow that is recorded here and there, no record is right.
+// takeover carries the entries of maps pinned by an earlier version to the present layout. The programs of that version
+// handle packets, and change its maps, until the present ones are attached. Therefore entries are copied twice: all of
+// them before that, and the changed ones after it. In between, the present programs drop all segments (taking_over in
+// bpf/maps.h), which TCP sends again: of two records of one flow, neither would be right.
 //
 // The pins show how far it has got, so that the next process can finish it:
 //
@@ -55,7 +55,7 @@ type takeover struct {
 	log     *slog.Logger
 	adopted map[string]*ebpf.Map // pinned maps that are used as they are, by name
 	carried []carriage           // the others, flows last
-	late    []carriage           // those of which a second pass copies what has changed
+	late    []carriage           // carried maps whose changes a second pass copies
 	begun   monotime.Time        // when the first pass began
 	former  []*ebpf.Map          // maps from before
 }
@@ -75,7 +75,8 @@ func newTakeover(spec *ebpf.CollectionSpec, cfg *Config) (*takeover, error) {
 			return nil, errors.Join(err, t.close())
 		}
 	}
-	// The largest one comes last: if time runs out, the others are complete, and less changes until the second pass.
+	// The largest map comes last: if time runs out, the others are complete, and fewer entries change before the second
+	// pass.
 	if i := slices.IndexFunc(t.carried, func(c carriage) bool { return c.name == gateMapFlows }); i >= 0 {
 		t.carried = append(slices.Delete(slices.Clone(t.carried), i, i+1), t.carried[i])
 	}
@@ -85,7 +86,7 @@ func newTakeover(spec *ebpf.CollectionSpec, cfg *Config) (*takeover, error) {
 // errCannotCarry is returned if all maps have to begin empty.
 var errCannotCarry = errors.New("cannot carry the entries of a pinned map")
 
-// compare decides what becomes of a pinned map.
+// compare decides whether a pinned map is used, carried or replaced.
 func (t *takeover) compare(name string, spec *ebpf.MapSpec, cfg *Config) error {
 	pinned, err := ebpf.LoadPinnedMap(filepath.Join(cfg.mapsDir(), name), nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -116,14 +117,16 @@ func (t *takeover) compare(name string, spec *ebpf.MapSpec, cfg *Config) error {
 	return nil
 }
 
-// lateMaps are those of which a second pass copies what has changed since the first, with the time of the last change
-// of a value. Other maps are written by the daemon only, or their changes are counted again or sent again by clients.
+// lateMaps are the maps whose changes since the first pass a second one copies, each with a function that returns the
+// time of a value's last change. Other maps are written by the daemon only, or their changes are counted again or sent
+// again by clients.
 var lateMaps = map[string]func(value []byte) monotime.Time{
 	gateMapFlows:         func(v []byte) monotime.Time { return monotime.Time((*gateFlow)(unsafe.Pointer(&v[0])).Last) },
 	gateMapProvenClients: func(v []byte) monotime.Time { return monotime.Time(*(*uint64)(unsafe.Pointer(&v[0]))) },
 }
 
-// restorePins gives the pins of maps their place back, if an earlier process was killed between the two steps of swap.
+// restorePins moves the pins of maps back to their place if an earlier process was killed between the two steps of
+// swap.
 func restorePins(cfg *Config) error {
 	_, err := os.Stat(cfg.mapsDir())
 	if !errors.Is(err, os.ErrNotExist) {
@@ -135,7 +138,7 @@ func restorePins(cfg *Config) error {
 	return nil
 }
 
-// findUnfinished prepares the second pass if an earlier process did not get to it.
+// findUnfinished prepares the second pass if an earlier process did not reach it.
 func (t *takeover) findUnfinished(spec *ebpf.CollectionSpec, cfg *Config) error {
 	if err := os.RemoveAll(cfg.nextDir()); err != nil {
 		return fmt.Errorf("removing pins of an interrupted start: %w", err)
@@ -190,7 +193,7 @@ func (t *takeover) copy(maps map[string]*ebpf.Map) {
 		"took", (monotime.Now().Sub(t.begun) - clockTick).Round(time.Microsecond))
 }
 
-// swap makes the pins of the present maps those that the next process finds.
+// swap puts the pins of the present maps where the next process looks for them.
 func (t *takeover) swap(maps map[string]*ebpf.Map, cfg *Config) error {
 	if err := os.MkdirAll(cfg.nextDir(), 0o700); err != nil {
 		return fmt.Errorf("creating a directory for pins: %w", err)
@@ -200,7 +203,7 @@ func (t *takeover) swap(maps map[string]*ebpf.Map, cfg *Config) error {
 			return fmt.Errorf("pinning the map %s: %w", name, err)
 		}
 	}
-	// Of an earlier process: its maps are open here.
+	// The pins are from an earlier process; this one has its maps open.
 	if err := os.RemoveAll(cfg.formerDir()); err != nil {
 		return fmt.Errorf("removing pins of the former maps: %w", err)
 	}

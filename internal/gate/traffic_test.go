@@ -610,7 +610,7 @@ func TestEventsAreReadAheadOfOtherWork(t *testing.T) {
 	}
 	reads := make(chan int)
 	go func() {
-		hurry()
+		raisePriority()
 		now, _ := unix.Getpriority(unix.PRIO_PROCESS, 0)
 		reads <- now
 	}()

@@ -15,7 +15,7 @@ import (
 )
 
 // Budget limits how often something happens: Burst times at once, and PerSecond times a second in the long run. The
-// zero value is without limit.
+// zero value means no limit.
 type Budget struct {
 	Burst     uint32
 	PerSecond float64
@@ -24,7 +24,7 @@ type Budget struct {
 // String returns BURST,PERSECOND.
 func (b *Budget) String() string { return fmt.Sprintf("%d,%g", b.Burst, b.PerSecond) }
 
-// Set parses BURST,PERSECOND; 0 is without limit. With String and Type it makes a Budget a command line flag.
+// Set parses BURST,PERSECOND; 0 means no limit. With String and Type it makes a Budget a command line flag.
 func (b *Budget) Set(text string) error {
 	burst, rate, _ := strings.Cut(text, ",")
 	n, err := strconv.ParseUint(burst, 10, 32)
@@ -45,10 +45,10 @@ func (b *Budget) Set(text string) error {
 	return nil
 }
 
-// Type is the placeholder of the value in help texts.
+// Type returns the placeholder of the value in help texts.
 func (b *Budget) Type() string { return "BURST,PERSECOND" }
 
-// interval is the time after which the budget has one more, in ns.
+// interval is the time after which the budget allows one more, in ns.
 func (b Budget) interval() uint64 {
 	if b.Burst == 0 {
 		return 0
@@ -64,19 +64,19 @@ func (b Budget) check() error {
 	return nil
 }
 
-// WakeBudgets limit the wakes that clients may start before they must prove that they are where they claim to be.
+// WakeBudgets limit the wakes that clients may cause before they must prove their source address.
 type WakeBudgets struct {
 	Node    Budget // wakes on this node
 	Service Budget // wakes of each service
 	Source  Budget // wakes by clients of each /24
-	Proven  Budget // wakes by clients of each /24 that have proven where they are; beyond it their SYNs are dropped
-	Parked  uint32 // SYNs that a waking service keeps for unproven clients; 0 is without limit
+	Proven  Budget // wakes by clients of each /24 that have proven their address; beyond it their SYNs are dropped
+	Parked  uint32 // SYNs that a waking service keeps for unproven clients; 0 means no limit
 }
 
-// WakeScope is one of the WakeBudgets that limit wakes.
+// WakeScope names one of the budgets in WakeBudgets.
 type WakeScope uint32
 
-// The budgets of wakes.
+// The wake budgets.
 const (
 	WakesNode    = WakeScope(gateWakeScopeWAKES_NODE)    // WakeBudgets.Node
 	WakesService = WakeScope(gateWakeScopeWAKES_SERVICE) // WakeBudgets.Service
@@ -84,7 +84,7 @@ const (
 	WakesProven  = WakeScope(gateWakeScopeWAKES_PROVEN)  // WakeBudgets.Proven
 )
 
-// DefaultWakeBudgets are the default budgets of a daemon. Ordinary use stays below them.
+// DefaultWakeBudgets returns the default budgets of a daemon. Ordinary use stays below them.
 func DefaultWakeBudgets() WakeBudgets {
 	return WakeBudgets{
 		Node: Budget{1000, 50}, Service: Budget{100, 1}, Source: Budget{200, 10}, Proven: Budget{1000, 50}, Parked: 16,
@@ -111,17 +111,17 @@ func (b *WakeBudgets) check() error {
 	return errors.Join(b.Node.check(), b.Service.check(), b.Source.check(), b.Proven.check())
 }
 
-// Proof says when a client that wakes a service has to prove that it is where it claims to be.
+// Proof says when a client that wakes a service must prove its source address.
 type Proof uint8
 
-// When a proof is asked for.
+// The values of Proof.
 const (
 	ProofAuto   Proof = iota // beyond the budgets
 	ProofAlways              // for each wake
-	ProofNever               // never: what exceeds the budgets is dropped
+	ProofNever               // never: SYNs beyond the budgets are dropped
 )
 
-// proofKeyWords is a key as the programs read it.
+// proofKeyWords returns a key in the form in which the programs read it.
 func proofKeyWords(key [16]byte) [2]uint64 {
 	return [2]uint64{binary.LittleEndian.Uint64(key[:]), binary.LittleEndian.Uint64(key[8:])}
 }
@@ -140,9 +140,9 @@ type doubts struct {
 
 // visits is the gate's record of a service since its pods were last gone.
 type visits struct {
-	wakes uint64 // its count of wakes then
+	wakes uint64 // its count of wakes at that time
 	used  bool   // a connection was established to a pod that is gone already
-	front uint64 // connections of its front then
+	front uint64 // connections of its front at that time
 }
 
 // forget forgets a service whose index is reused.
@@ -152,9 +152,9 @@ func (d *doubts) forget(service uint32) {
 	delete(d.of, service)
 }
 
-// podGone records that a pod is gone and whether it had connections. If it was the last one, podGone reports whether
-// this gate woke the service in vain, that is without any connection, given the counts of wakes and of the front's
-// connections.
+// podGone records that a pod is gone and whether it had connections. If it was the last pod, podGone reports whether
+// this gate woke the service in vain, that is, no client has connected. wakes and front are the counts of wakes and of
+// the front's connections.
 func (d *doubts) podGone(service uint32, used, last bool, wakes, front uint64) (inVain bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -169,21 +169,22 @@ func (d *doubts) podGone(service uint32, used, last bool, wakes, front uint64) (
 }
 
 // waryFlags are the flags of a service's status that change with its pods rather than with its configuration. While one
-// is set, no SYN is parked whose client has not proven where it is, so that forged SYNs neither keep draining pods nor
+// is set, a SYN is parked only if its client has proven its address, so that forged SYNs neither keep draining pods nor
 // wake the service again.
 const waryFlags = uint32(gateServiceFlagSERVICE_DRAINS | gateServiceFlagSERVICE_DOUBTED)
 
-// DrainAll announces that all pods of a service are about to drain, so that Drain makes it cold. Until one serves again
-// or the last is removed, a SYN is parked only if its client has proven where it is: a forged one is no new client. A
-// service with ProofNever parks them all.
+// DrainAll announces that all pods of a service are about to drain, so that Drain makes it cold. Until a pod serves
+// again or the last one is removed, a SYN is parked only if its client has proven its address: a forged SYN is no new
+// client. A service with ProofNever parks them all.
 func (g *Gate) DrainAll(service netip.AddrPort) {
 	if s, ok := g.services.index(service); ok {
 		g.statuses.at(s).setFlags(uint32(gateServiceFlagSERVICE_DRAINS), uint32(gateServiceFlagSERVICE_DRAINS))
 	}
 }
 
-// judgeWake records that a pod is gone. With the last pod of a service, it ends DrainAll: if clients of this gate
-// have woken the service and none has connected, the next one must prove where it is. A crash raises no such doubt.
+// judgeWake records that a pod is gone. With the last pod of a service, it ends DrainAll: if clients of this gate have
+// woken the service and none has connected, the next client must prove its address. A crash of a pod raises no such
+// doubt.
 func (g *Gate) judgeWake(service uint32, used, last bool, front uint64) {
 	st := g.statuses.at(service)
 	inVain := g.doubts.podGone(service, used, last, atomic.LoadUint64(&st.Wakes), front)

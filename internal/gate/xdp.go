@@ -45,7 +45,7 @@ type xdpAttempt struct {
 	prog  *ebpf.Program
 }
 
-// xdpAttempts returns the way that the configuration allows; none for off.
+// xdpAttempts returns the ways to attach that the configuration allows; none for off.
 func (g *Gate) xdpAttempts() []xdpAttempt {
 	switch g.cfg.XDPMode {
 	case XDPOff:
@@ -57,7 +57,7 @@ func (g *Gate) xdpAttempts() []xdpAttempt {
 	}
 }
 
-// attachXDP attaches to XDP of an external interface if it can be used there, and sets the mode. The gate works without
+// attachXDP attaches to an external interface by XDP if possible, and sets the interface's mode. The gate works without
 // XDP, so it is an error only if the configured mode is native or generic and the driver refuses it.
 func (g *Gate) attachXDP(n *nic, name string) error {
 	n.xdp, n.why, n.busy = XDPOff, n.plan, false
@@ -116,8 +116,8 @@ func (g *Gate) adoptXDP(index int, name string, a xdpAttempt) (bool, error) {
 	return false, g.drop(pin)
 }
 
-// InspectXDP returns how XDP is attached, or would be by XDPAuto, to the interfaces with an IPv4 default route of the
-// calling thread's network namespace. It changes nothing.
+// InspectXDP returns how XDP is attached, or would be by XDPAuto, to the interfaces of the calling thread's network
+// namespace with an IPv4 default route. It changes nothing.
 func InspectXDP() (map[string]AttachedXDP, error) {
 	names, err := DefaultInterfaces()
 	if err != nil {
@@ -162,7 +162,7 @@ func inspectXDP(d netlink.Link, vlans []string) AttachedXDP {
 	return AttachedXDP{Mode: XDPNative}
 }
 
-// programName returns the name of an eBPF program, cut to 15 bytes by the kernel; "?" if it cannot be read.
+// programName returns the name of an eBPF program, which the kernel cuts to 15 bytes; "?" if it cannot be read.
 func programName(id uint32) string {
 	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
 	if err != nil {
