@@ -29,20 +29,20 @@ type Size struct{ Width, Height int }
 // Command is a command for a person or a script, with streams of its own.
 type Command struct {
 	Args []string
-	// RunsOnce is set if the container, once it has ended, is not started again: then the command does not wait for it.
+	// RunsOnce is set if the container is not started again after its end: then the command does not wait for it.
 	RunsOnce bool
-	// ID is one of NewCommandID, by which EndCommand finds the command. Default: a new one.
+	// ID is a result of NewCommandID, by which EndCommand finds the command. Default: a new one.
 	ID string
-	// Env has further variables as NAME=VALUE. They replace those of the pod.
+	// Env has further variables as NAME=VALUE. They replace the pod's variables of the same name.
 	Env []string
-	// Dir is the working directory. Default: that of the pod's own process.
+	// Dir is the working directory. Default: the one of the pod's own process.
 	Dir string
 	// Stdin is nil if the command has none. It is closed for the command when the reader ends.
 	Stdin io.Reader
 	// Stdout and Stderr get the output; with TTY, Stdout gets all of it.
 	Stdout, Stderr io.Writer
-	// TTY gives the command a terminal of its own, whose first size is Size, if that is set. Sizes delivers the size of
-	// the terminal that shows it, and every change, and is not closed; may be nil.
+	// TTY gives the command a terminal of its own. Size is the terminal's first size, if set. Sizes delivers the size
+	// of the terminal that shows it, and every change; it is not closed, and may be nil.
 	TTY   bool
 	Size  Size
 	Sizes <-chan Size
@@ -50,8 +50,8 @@ type Command struct {
 
 // Attach runs a command in a pod as Executor.Exec does, connected to its streams, and returns its exit code once it and
 // its output have ended; 128+n for signal n. It kills the command and its children when ctx ends, and when its output
-// cannot be written; the error then wraps that of ctx, or of the writer. If the container cannot run it, the error is a
-// CommandError, and if the container does not run, ErrNotRunning. dir is a folder for pipes.
+// cannot be written; the error then wraps the error of ctx or of the writer. If the container cannot run it, the error
+// is a CommandError, and if the container does not run, ErrNotRunning. dir is a folder for pipes.
 func Attach(ctx context.Context, c *client.Client, dir, pod string, command Command) (code int, err error) {
 	caller := ctx
 	ctx, fail := context.WithCancelCause(ctx)
@@ -101,7 +101,7 @@ func Attach(ctx context.Context, c *client.Client, dir, pod string, command Comm
 	}
 	watching, stop := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
-	// Before the start, containerd would accept both and do nothing.
+	// Before the start, containerd would accept both and ignore them.
 	code, err = run(ctx, p, func() {
 		watchers.Go(func() { resize(watching, p, command.Sizes) })
 		watchers.Go(func() { closeStdin(watching, p, stdin.ended) })
@@ -128,7 +128,7 @@ func kill(ctx context.Context, s session) error {
 var ErrNotRunning = errors.New("the container does not run")
 
 // runningProcessOf is processOf for a container that may be about to start: a pod serves before all its containers run.
-// After the patience, the error is ErrNotRunning.
+// If the container does not run within patience, the error is ErrNotRunning.
 func runningProcessOf(ctx context.Context, c *client.Client, pod string, patience time.Duration) (client.Task,
 	*specs.Process, error) {
 	for begin := time.Now(); ; {
@@ -175,8 +175,8 @@ func resize(ctx context.Context, p client.Process, sizes <-chan Size) {
 	}
 }
 
-// closeStdin closes the standard input of a process once everything has been copied to it: the shim holds the pipe
-// open. If that fails, the process has ended.
+// closeStdin closes the standard input of a process once everything has been copied to it, because the shim holds the
+// pipe open. A failure means that the process has ended.
 func closeStdin(ctx context.Context, p client.Process, ended <-chan struct{}) {
 	select {
 	case <-ctx.Done():
@@ -209,7 +209,7 @@ func awaitOutput(ctx context.Context, p client.Process, outputs ...*progress) {
 	}
 }
 
-// progress notes when something was written last.
+// progress records the time of the last write.
 type progress struct {
 	w      io.Writer
 	failed func(error) // called with an error of w
@@ -262,19 +262,19 @@ func (e *eofReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// NewCommandID returns an ID for a command that no other one has.
+// NewCommandID returns a unique ID for a command.
 func NewCommandID() string { return execID(commandPrefix) }
 
 // session is the session of processes (setsid(2)) that a command in a container leads: runc makes one for each. A
-// process that has left it, as daemons do, is none of the command's.
+// process that has left it, as daemons do, does not belong to the command.
 type session struct {
 	client    *client.Client
 	container string
 	leader    uint32
 }
 
-// end ends the processes of the session. They get SIGHUP, as when a terminal is closed, and those that are left after
-// grace get SIGKILL; without a grace period all get SIGKILL. The error says which do not end before ctx does.
+// end ends the processes of the session. They get SIGHUP, as when a terminal is closed, and SIGKILL after grace;
+// without a grace period they get SIGKILL at once. The error names the processes that have not ended when ctx ends.
 func (s session) end(ctx context.Context, grace time.Duration) error {
 	hangup, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()

@@ -22,8 +22,8 @@ import (
 
 const cgroupRoot = cgroup.DefaultRoot
 
-// cgroupDirs returns where the cgroup of a path is, or would be, in every hierarchy: the single one of version 2, those
-// of version 1, and both on a hybrid system.
+// cgroupDirs returns the folders of the cgroup with a path, which need not exist, in every hierarchy: the single one of
+// version 2, the ones of version 1, and both on a hybrid system.
 func cgroupDirs(path string) ([]string, error) {
 	dirs := []string{filepath.Join(cgroupRoot, path)}
 	controllers, err := os.ReadDir(cgroupRoot)
@@ -62,8 +62,8 @@ func childCgroups(path string) ([]string, error) {
 // killEvery is the interval at which killCgroup signals the remaining processes.
 const killEvery = 5 * time.Millisecond
 
-// killCgroup kills the processes of a cgroup, and of those directly below it, and returns once they have exited, or
-// with the error of ctx.
+// killCgroup kills the processes of a cgroup and of the cgroups directly below it, and returns once they have exited,
+// or with the error of ctx.
 func killCgroup(ctx context.Context, path string) error {
 	dirs, err := cgroupDirs(path)
 	if err != nil {
@@ -111,7 +111,7 @@ func killCgroup(ctx context.Context, path string) error {
 	}
 }
 
-// removeCgroups removes an empty cgroup and those directly below it.
+// removeCgroups removes an empty cgroup and the empty cgroups directly below it.
 func removeCgroups(path string) error {
 	below, err := childCgroups(path)
 	if err != nil {

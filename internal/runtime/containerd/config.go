@@ -50,18 +50,19 @@ type Config struct {
 	// Instance distinguishes the pods of several instances on one machine, in labels, cgroup paths and device names. At
 	// most 32 letters, digits and hyphens. Default: 8 hex digits of the SHA-256 of RunDir.
 	Instance string
-	// StateDir is the folder for what survives a reboot: logs/ and, for an own containerd, containerd/ with the images;
-	// and for what belongs on a disk: emptydirs/. Absolute. Required.
+	// StateDir is the folder for data that survives a reboot or belongs on a disk: logs/, emptydirs/ and, for an own
+	// containerd, containerd/ with the images. Absolute. Required.
 	StateDir string
-	// RunDir is the folder for what does not: pods/, netns/ and, for an own containerd, containerd/ with its socket.
-	// Absolute, and at most 70 bytes long, because the path of a socket has at most 107. Required.
+	// RunDir is the folder for data that does not survive a reboot: pods/, netns/ and, for an own containerd,
+	// containerd/ with its socket. Absolute, and at most 70 bytes long, because the path of a socket has at most 107.
+	// Required.
 	RunDir string
 	// PodAddresses is the range of the pods' addresses (IPv4). Required.
 	PodAddresses netip.Prefix
 	// ReadyNetworks is the number of pod networks kept ready for the next wakes. Negative: none. Default: 2.
 	ReadyNetworks int
-	// ReadyContainers is the number of services whose next container is kept created, the most recently used first. Such
-	// a container is a record in containerd and a folder, without a process. Negative: none. Default: 16.
+	// ReadyContainers is the number of services whose next container is created ahead, the most recently used first.
+	// Such a container is a record in containerd and a folder, without a process. Negative: none. Default: 16.
 	ReadyContainers int
 	// MTU of the pods' devices, in bytes. Default: 1500.
 	MTU int
@@ -76,9 +77,9 @@ type Config struct {
 	Optimise func(context.Context, Optimisation) (digest.Digest, error)
 	// Forward makes the kernel forward packets from pods to other networks.
 	Forward bool
-	// Names is the name server of pods. Without one they get the machine's.
+	// Names is the name server of pods. Without one, pods use the machine's name servers.
 	Names Names
-	// Log receives events and failures that no call returns. Default: slog.Default().
+	// Log receives events, and failures that no call returns. Default: slog.Default().
 	Log *slog.Logger
 }
 
@@ -164,8 +165,8 @@ func (c Config) podCgroup(id string) string { return filepath.Join(c.cgroup(), i
 
 func (c Config) logDir() string { return filepath.Join(c.StateDir, "logs") }
 
-// initFile is the first process of containers with spec.init. It is not in RunDir, as many machines have /run without
-// the right to execute.
+// initFile is the first process of containers with spec.init. It is not in RunDir, because many machines mount /run
+// noexec.
 func (c Config) initFile() string { return filepath.Join(c.StateDir, "init") }
 
 // waitFile is the first process of containers of prepared pods.
@@ -176,8 +177,8 @@ func (c Config) podsDir() string { return PodsDir(c.RunDir) }
 // PodsDir is the folder with a folder for each pod, in the run folder dir.
 func PodsDir(dir string) string { return filepath.Join(dir, "pods") }
 
-// emptyDirs has the emptyDir volumes on disk, in a folder for each pod. It is not in RunDir, which is in memory on many
-// machines, and there without the right to execute.
+// emptyDirs has the emptyDir volumes on disk, in a folder for each pod. It is not in RunDir, which many machines keep
+// in memory and mount noexec.
 func (c Config) emptyDirs() string { return filepath.Join(c.StateDir, "emptydirs", c.Instance) }
 
 func (c Config) netnsDir() string { return filepath.Join(c.RunDir, "netns") }
@@ -188,7 +189,7 @@ func (c Config) podDir(id string) string { return filepath.Join(c.podsDir(), id)
 // chosen.
 func (c Config) netnsLink(id string) string { return filepath.Join(c.podDir(id), "netns") }
 
-// wokenFile has the time at which the program of a pod was started that had been prepared, as a monotime.Time.
+// wokenFile has the time at which the program of a prepared pod was started, as a monotime.Time.
 func (c Config) wokenFile(id string) string { return filepath.Join(c.podDir(id), "woken") }
 
 // logFile is the log of a service: one file that all its pods append to.
@@ -232,10 +233,10 @@ const (
 	labelService     = "wangell.loutres.me/service"
 	labelSpecHash    = "wangell.loutres.me/spec-hash"
 	labelImageDigest = "wangell.loutres.me/image-digest"
-	labelSnapshotter = "wangell.loutres.me/snapshotter" // of what instanceContainers returns only
+	labelSnapshotter = "wangell.loutres.me/snapshotter" // only in what instanceContainers returns
 	labelStopSignal  = "wangell.loutres.me/stop-signal"
 	labelPrepared    = "wangell.loutres.me/prepared" // its first process waits before it becomes the program
-	// Of containers beside the main one.
+	// Labels of containers beside the main one.
 	labelPod       = "wangell.loutres.me/pod"
 	labelContainer = "wangell.loutres.me/container"
 	labelKind      = "wangell.loutres.me/kind"

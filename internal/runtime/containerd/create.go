@@ -20,13 +20,12 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// createContainer creates everything of a pod that needs no process and does not depend on its network. On error
-// nothing of it remains.
+// createContainer creates the parts of a pod that need neither a process nor its network. On error nothing remains.
 func (r *Runtime) createContainer(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) (*container, error) {
 	return r.createFor(ctx, s, info, false)
 }
 
-// createFor is createContainer, also for a prepared pod.
+// createFor is createContainer for both prepared and other pods.
 func (r *Runtime) createFor(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, prepared bool) (*container,
 	error) {
 	k := v1alpha1.KeyOf(s)
@@ -74,7 +73,7 @@ func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService,
 // createRecord creates the snapshot and the record of a container whose ID and labels are set.
 func (r *Runtime) createRecord(ctx context.Context, s *v1alpha1.WangellService, info imageInfo,
 	record *containers.Container, at home) (*specs.Spec, []mount.Mount, error) {
-	// Not cancelled with the caller: whatever containerd made after that would never be removed.
+	// Not cancelled with the caller: nobody would remove what containerd still makes after that.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 	defer cancel()
 	// The label protects the snapshot from the garbage collector until the container refers to it. It is cheaper than a

@@ -67,7 +67,7 @@ func native(err error) error {
 	if err == nil {
 		return nil
 	}
-	// An error that containerd's client has converted already would lose its class in a second conversion.
+	// An error that containerd's client has already converted would lose its class in a second conversion.
 	if _, isGRPC := status.FromError(err); isGRPC {
 		err = errgrpc.ToNative(err)
 	}

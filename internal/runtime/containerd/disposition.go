@@ -19,16 +19,17 @@ import (
 // the new one does.
 const (
 	betweenLooks = 2 * time.Millisecond
-	// surely is the number of looks in a row in which every thread waits for the signal, before that is believed.
+	// surely is the number of consecutive looks in which every thread must wait for the signal before the answer
+	// counts.
 	surely = 5
-	// atMost limits the looks at a process whose threads are too busy for a clear answer.
+	// atMost limits the number of looks at a process whose threads are too busy for a clear answer.
 	atMost = 50
 )
 
 // endsByDefault reports whether a signal would end a process of a container by its default action, were the process not
-// PID 1 of its namespace: there the kernel drops signals for which the process has no handler (pid_namespaces(7)). That
-// is so unless every thread blocks the signal, to fetch it with sigwait or a signalfd. It reports false if that cannot
-// be determined.
+// PID 1 of its namespace: there the kernel drops signals for which the process has no handler (pid_namespaces(7)). It
+// would end unless every thread blocks the signal, to fetch it with sigwait or a signalfd. endsByDefault reports false
+// if that cannot be determined.
 func endsByDefault(pid uint32, s unix.Signal) bool {
 	waiting := 0
 	for look := range atMost {
@@ -53,7 +54,7 @@ func endsByDefault(pid uint32, s unix.Signal) bool {
 	return false
 }
 
-// A view says what a thread, or all threads of a process, do with a signal for which there is no handler.
+// A view says what a thread, or all threads of a process, does with a signal without a handler.
 type view int
 
 const (
@@ -120,7 +121,7 @@ var harmless = []unix.Signal{
 }
 
 // unhandled reports whether a PID 1 neither handles nor ignores a signal that ends processes by default, from the lines
-// of its status file or of that of one of its threads.
+// of its status file, or of the status file of one of its threads.
 func unhandled(lines map[string]string, s unix.Signal) bool {
 	if s < 1 || s > 64 || slices.Contains(harmless, s) {
 		return false
@@ -129,7 +130,7 @@ func unhandled(lines map[string]string, s unix.Signal) bool {
 	return len(pids) > 0 && pids[len(pids)-1] == "1" && !masked(lines["SigIgn"], s) && !masked(lines["SigCgt"], s)
 }
 
-// masked reports whether a signal is in a mask of a status file, or may be, as the mask cannot be read.
+// masked reports whether a signal is in a mask of a status file. It returns true if the mask cannot be read.
 func masked(mask string, s unix.Signal) bool {
 	bits, err := strconv.ParseUint(mask, 16, 64)
 	return err != nil || bits>>(s-1)&1 != 0
@@ -145,7 +146,8 @@ func statusLines(text string) map[string]string {
 	return lines
 }
 
-// sigwaits are the numbers of rt_sigtimedwait: that of 64-bit programs, and of 32-bit ones on both architectures.
+// sigwaits are the system call numbers of rt_sigtimedwait: in 64-bit programs, and in 32-bit ones on both
+// architectures.
 var sigwaits = []string{map[string]string{"amd64": "128", "arm64": "137"}[goruntime.GOARCH], "177", "421"}
 
 // inSigwait reports whether a thread waits for a signal, from its syscall file (proc_pid_syscall(5)).

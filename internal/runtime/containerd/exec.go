@@ -28,14 +28,14 @@ import (
 )
 
 const (
-	// execPatience bounds the rest of the work when time is up: to finish the start of a command, and to remove it.
+	// execPatience bounds the work left when the time is up: finishing the start of a command, and removing it.
 	execPatience = 5 * time.Second
 	// outputPatience bounds the wait for the output of a command that has ended: a child that it has left behind may
 	// keep the pipes open.
 	outputPatience = 500 * time.Millisecond
 )
 
-// Executor runs commands in pods. Unlike Runtime, it may be in another process than the one that started the pods.
+// Executor runs commands in pods. Unlike Runtime, it need not be in the process that started the pods.
 type Executor struct {
 	client *client.Client
 	dir    string // for pipes
@@ -56,8 +56,8 @@ func (e *Executor) Close() error { return e.client.Close() }
 
 // Exec runs a command in a pod, with the user, the capabilities, the environment, the working directory and the limits
 // of the pod's own process, and returns its exit code and the first readiness.MaxOutput bytes of its output. It kills
-// the command when ctx ends; the error then wraps that of ctx, whichever step it interrupts. A pod has one container,
-// so its name does not matter.
+// the command when ctx ends; the error then wraps the error of ctx, whichever step was interrupted. A pod has one
+// container, so its name does not matter.
 func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (code int, output []byte, err error) {
 	defer func() {
 		// containerd reports a deadline that passes inside its shim as an error of an unknown class.
@@ -84,7 +84,7 @@ func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (c
 	return code, out.bytes(), errors.Join(err, remove(ctx, p))
 }
 
-// run starts a prepared process and waits for its end, or for that of ctx. started is called in between.
+// run starts a prepared process and waits until it or ctx ends. started is called in between.
 func run(ctx context.Context, p client.Process, started func()) (code int, err error) {
 	ended, err := p.Wait(ctx)
 	if err != nil {
@@ -107,7 +107,7 @@ func run(ctx context.Context, p client.Process, started func()) (code int, err e
 	}
 }
 
-// drain waits for the output of a process that has ended, which may arrive after the news of that.
+// drain waits for the output of a process that has ended: it may arrive after the end is known.
 func drain(ctx context.Context, p client.Process) {
 	ctx, cancel := context.WithTimeout(ctx, outputPatience)
 	defer cancel()
@@ -140,8 +140,8 @@ func remove(ctx context.Context, p client.Process) error {
 	}
 }
 
-// outlast returns a context that ends a while after ctx. A step that ctx cut short would leave a process that nobody
-// can kill: runc has started it in the pod, and containerd has not learned its PID.
+// outlast returns a context that ends a while after ctx. If ctx cut a step short, a process could remain that nobody
+// can kill: runc has started it in the pod, but containerd has not learned its PID.
 func outlast(ctx context.Context, while time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(while, cancel) })
@@ -168,7 +168,7 @@ func (h *head) bytes() []byte {
 	return bytes.Clone(h.buf.Bytes())
 }
 
-// execID returns a name for a process that no other process has.
+// execID returns a unique name for a process.
 func execID(prefix string) string {
 	var random [8]byte
 	_, _ = rand.Read(random[:])
@@ -208,12 +208,12 @@ const commandPrefix = "exec-"
 
 var commandID = regexp.MustCompile("^" + commandPrefix + "[0-9a-f]{16}$")
 
-// IsCommandID reports whether a text may be from NewCommandID.
+// IsCommandID reports whether a text has the form of an ID from NewCommandID.
 func IsCommandID(s string) bool { return commandID.MatchString(s) }
 
 // EndCommand ends the command with an ID that another process attached to in a pod of a service, once that process is
-// gone: the command and its children get SIGHUP, and after five seconds SIGKILL. What has ended already is not an
-// error.
+// gone: the command and its children get SIGHUP, and after five seconds SIGKILL. It is no error if the command has
+// already ended.
 func (r *Runtime) EndCommand(k v1alpha1.Key, id string) error {
 	if !IsCommandID(id) {
 		return fmt.Errorf("service %s: end command: %q is no ID of a command", k, id)
@@ -248,8 +248,8 @@ func (r *Runtime) podsOf(k v1alpha1.Key) (ids []string) {
 	return ids
 }
 
-// endCommand ends a command in a container, and removes its record. It may be just about to start: then containerd
-// answers late or not at all, and does not remove the record of what has begun to run meanwhile.
+// endCommand ends a command in a container, and removes its record. The command may be about to start: then containerd
+// answers late or not at all, and keeps the record of a command that has begun to run meanwhile.
 func endCommand(ctx context.Context, c *client.Client, container, id string) error {
 	for {
 		err := absent(tryEndCommand(ctx, c, container, id))
@@ -283,8 +283,8 @@ func tryEndCommand(ctx context.Context, c *client.Client, container, id string) 
 	return err
 }
 
-// pipes are those of a command whose caller is gone. The shim waits for a reader of its output before it reports the
-// PID of a command that starts, and without one the command could not be ended.
+// pipes are the output pipes of a command whose caller is gone. The shim waits for a reader of its output before it
+// reports the PID of a command that starts, and without one the command could not be ended.
 type pipes struct {
 	dirs []string
 	open []*os.File
@@ -300,7 +300,7 @@ func inheritPipes(dir, id string) (*pipes, error) {
 		}
 		for _, file := range files {
 			p.dirs = append(p.dirs, filepath.Dir(file))
-			// With O_RDWR neither this call waits for a writer, nor a later one of the shim for a reader.
+			// With O_RDWR, this call does not wait for a writer, and the shim does not wait for a reader.
 			f, err := os.OpenFile(file, os.O_RDWR|unix.O_NONBLOCK, 0)
 			if errors.Is(err, os.ErrNotExist) {
 				continue
@@ -331,7 +331,7 @@ func (p *pipes) remove() error {
 type CommandError struct {
 	// NotFound is set if the container has no such program.
 	NotFound bool
-	// Reason says why it cannot be run, in a few words of the kernel or of runc.
+	// Reason says why it cannot be run, in a few words from the kernel or runc.
 	Reason string
 
 	err error
@@ -351,7 +351,7 @@ var (
 	chdirFailed = regexp.MustCompile(`(chdir to cwd .*?)(: unknown)?$`)
 )
 
-// commandError returns the error of the start of a command as a CommandError, if the command is the reason.
+// commandError turns an error of starting a command into a CommandError if the command is the reason.
 func commandError(err error) error {
 	text := err.Error()
 	if m := chdirFailed.FindStringSubmatch(text); m != nil {

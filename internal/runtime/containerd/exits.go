@@ -84,8 +84,8 @@ func (r *Runtime) noteExit(id string, code uint32, at time.Time, cause string) {
 	deliver(r.ctx, r.exits, e)
 }
 
-// deliver sends a value to a channel without waiting. A full channel is one that nothing reads, and Stop must not wait
-// for that.
+// deliver sends a value to a channel without waiting. If the channel is full, nobody reads it, and Stop must not wait
+// for a reader.
 func deliver[T any](ctx context.Context, to chan<- T, value T) {
 	select {
 	case to <- value:
@@ -99,8 +99,8 @@ func deliver[T any](ctx context.Context, to chan<- T, value T) {
 	}
 }
 
-// notRun says what is wrong if the first process of a pod could not run the program of its image, which the process
-// has written to its log.
+// notRun explains an exit if the pod's first process could not run the program of its image; the process says so in its
+// log.
 func notRun(image string, e runtime.Exit) string {
 	why, found := strings.CutPrefix(lastLine(e.LogTail), podinit.Complaint)
 	if !found || e.Code != podinit.NotFound && e.Code != podinit.CannotRun {
@@ -109,7 +109,7 @@ func notRun(image string, e runtime.Exit) string {
 	return fmt.Sprintf("image %q cannot run %s: correct spec.command", image, why)
 }
 
-// lost returns why a pod has lost its files; empty if it has not.
+// lost says why a pod has lost its files; empty if it has not.
 func (r *Runtime) lost(p *pod) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

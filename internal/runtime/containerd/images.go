@@ -33,34 +33,34 @@ type imageInfo struct {
 	name   string // the full reference, as in containerd
 	digest digest.Digest
 	chain  string // name of the snapshot of the topmost layer
-	// snapshotter has it unpacked, or mounts it.
+	// snapshotter has unpacked the image, or mounts it.
 	snapshotter string
 	config      ocispec.ImageConfig
 	// architecture is named as in GOARCH.
 	architecture string
 }
 
-// imageCache holds the images that services use. See watchImages for those that are removed or replaced in containerd
-// by other means.
+// imageCache holds the images that services use. watchImages follows images that something else removes or replaces in
+// containerd.
 type imageCache struct {
 	ctx    context.Context // of pulls: they outlive the calls that wait for them
 	client *client.Client
 	puller puller
 	lazy   *lazyPlugin
-	// snapshotter is the default of services, and usable are those that containerd can use.
+	// snapshotter is the default of services, and usable has the snapshotters that containerd can use.
 	snapshotter string
 	usable      []string
 	pulls       singleflight.Group // by wish
-	// optimiser knows which images have a better one.
+	// optimiser knows which images have an optimised version.
 	optimiser *optimiser
 
 	mu        sync.Mutex
 	known     map[wish]imageInfo
-	inFull    map[string]bool                // images with files that could not be fetched lazily, by name
+	inFull    map[string]bool                // names of images with files that could not be fetched lazily
 	listeners map[string][]*progressListener // of pulls that run, by name
 }
 
-// progressListener makes a progress function comparable, by its address.
+// progressListener makes a progress function comparable, by address.
 type progressListener struct{ report runtime.Progress }
 
 // newImageCache returns an empty cache. Pulls end with ctx.
@@ -158,7 +158,7 @@ func (c *imageCache) pull(ctx context.Context, w wish, progress runtime.Progress
 	return c.pullOnce(ctx, w, progress)
 }
 
-// look reads an image from containerd, unpacks it if necessary, and caches it. The error is "not found" also if the
+// look reads an image from containerd, unpacks it if necessary, and caches it. The error is also "not found" if the
 // image is wanted in full and only the snapshotter for lazy pulls has it.
 func (c *imageCache) look(ctx context.Context, w wish) (imageInfo, error) {
 	got, err := c.client.ImageService().Get(ctx, w.name)
@@ -184,8 +184,8 @@ func (c *imageCache) look(ctx context.Context, w wish) (imageInfo, error) {
 	return info, nil
 }
 
-// unpacked returns the snapshotter that has an image, after unpacking it if necessary. A complete image is used as it
-// is, however it is wanted.
+// unpacked returns the snapshotter that has an image, after unpacking the image if necessary. A complete image is used
+// as it is, even if it is wanted lazily.
 func (c *imageCache) unpacked(ctx context.Context, img client.Image, w wish) (string, error) {
 	full, err := img.IsUnpacked(ctx, w.snapshotter)
 	if err != nil {
@@ -221,7 +221,7 @@ func (c *imageCache) forget(ref string) {
 	}
 }
 
-// pullInFull makes the next container wait for the complete image, however it is wanted.
+// pullInFull makes the next container wait for the complete image, even if it is wanted lazily.
 func (c *imageCache) pullInFull(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,7 +229,7 @@ func (c *imageCache) pullInFull(name string) {
 	maps.DeleteFunc(c.known, func(w wish, _ imageInfo) bool { return w.name == name && w.lazy })
 }
 
-// pullOnce pulls an image. Concurrent calls for the same image share one pull, which goes on when one of them is
+// pullOnce pulls an image. Concurrent calls for the same image share one pull, which goes on if one of them is
 // cancelled.
 func (c *imageCache) pullOnce(ctx context.Context, w wish, progress runtime.Progress) error {
 	name := w.name
@@ -292,7 +292,8 @@ func (c *imageCache) optimisedOf(ctx context.Context, s *v1alpha1.WangellService
 	return o.Name // also if the image itself was removed, as nobody needs it any more
 }
 
-// standsFor reports whether an image, by its full name, is the one that a service names, or its optimised version.
+// standsFor reports whether an image, given by its full name, is the one that a service names, or its optimised
+// version.
 func (c *imageCache) standsFor(name, image string) bool {
 	own, err := FullName(image)
 	if err != nil {
@@ -302,11 +303,11 @@ func (c *imageCache) standsFor(name, image string) bool {
 	return name == own || name != "" && name == o.Name
 }
 
-// watchPause is the pause before events are asked for again of a containerd that has ended.
+// watchPause is the pause before the next subscription to events after containerd has ended.
 const watchPause = time.Second
 
 // watchImages follows images that other processes load, pull or remove, as 'wangell image' does, until Close: the next
-// pod looks at what their names stand for.
+// pod looks their names up again.
 func (r *Runtime) watchImages() {
 	for r.ctx.Err() == nil {
 		r.followImages()
@@ -323,7 +324,7 @@ func (r *Runtime) followImages() {
 	defer cancel()
 	stream, failed := r.client.EventService().Subscribe(ctx,
 		fmt.Sprintf("namespace==%s,topic~=^/images/", r.cfg.Namespace))
-	r.images.forgetAll() // what happened before is not reported
+	r.images.forgetAll() // earlier changes are not reported
 	for {
 		select {
 		case e := <-stream:

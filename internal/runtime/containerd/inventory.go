@@ -37,8 +37,8 @@ func (r *Runtime) Images(ctx context.Context) ([]Image, error) {
 	return images, nil
 }
 
-// LoadImages loads the images of a tarball (docker save or OCI layout) and returns their names. Pods that are started
-// from then on use them, unless others of their service run: then it uses them after its next sleep.
+// LoadImages loads the images of a tarball (docker save or OCI layout) and returns their names. Pods started from then
+// on use them, unless other pods of their service run: then the service uses them after its next sleep.
 func (r *Runtime) LoadImages(ctx context.Context, tarball io.Reader) ([]string, error) {
 	names, err := image.Import(ctx, r.client, r.cfg.snapshotter(), tarball)
 	for _, n := range names {

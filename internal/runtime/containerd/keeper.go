@@ -60,8 +60,8 @@ func (k *keeper) stopped() {
 	k.kick()
 }
 
-// quiet reports whether there is time now and, if not, the time after which to ask again; 0 means after the next
-// kick.
+// quiet reports whether there is time now. If not, it returns the pause before the next question; 0 means after the
+// next kick.
 func (k *keeper) quiet(now time.Time) (bool, time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -25,7 +25,7 @@ const (
 	ownStop         = 10 * time.Second       // between SIGTERM and SIGKILL
 	ownFirstPause   = 100 * time.Millisecond // before a restart; doubles up to ownLongestPause
 	ownLongestPause = 2 * time.Second
-	ownStable       = 10 * time.Second // after a life of this length the pause is the first one again
+	ownStable       = 10 * time.Second // after running for this long, the pause is the first one again
 	ownLogLimit     = 10 << 20         // bytes; a longer log is emptied at the next start
 )
 
@@ -54,7 +54,7 @@ type lasting struct {
 	done       chan struct{}      // closed when the supervisor has returned
 }
 
-// begin returns once the program answers: that of an earlier process, or a new one.
+// begin returns once the program answers: the one of an earlier process, or a new one.
 func (l *lasting) begin(ctx context.Context) error {
 	p, err := l.find(ctx)
 	if err != nil {
@@ -107,8 +107,8 @@ func (l *lasting) unwatch() *process.Process {
 	return l.supervisor.Process()
 }
 
-// find returns the program of an earlier process; nil if there is none. One that runs but does not answer is stopped:
-// two of them cannot share a folder.
+// find returns the program of an earlier process; nil if there is none. A program that runs but does not answer is
+// stopped: two cannot share a folder.
 func (l *lasting) find(ctx context.Context) (*process.Process, error) {
 	text, err := os.ReadFile(l.pid)
 	if errors.Is(err, fs.ErrNotExist) {

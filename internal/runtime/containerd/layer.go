@@ -21,8 +21,8 @@ var _ runtime.LayerMeter = (*Runtime)(nil)
 // layerDepth is the number of levels of folders in a Layer.
 const layerDepth = 3
 
-// Layer implements runtime.LayerMeter, for all containers of a pod together. Where the pod's own files are in a folder,
-// as with overlayfs, it walks that; otherwise containerd measures the snapshot.
+// Layer implements runtime.LayerMeter, for all containers of a pod together. If the pod's own files are in a folder, as
+// with overlayfs, it walks the folder; otherwise containerd measures the snapshot.
 func (r *Runtime) Layer(ctx context.Context, podID string, emptyDirs ...string) (runtime.Layer, error) {
 	r.mu.Lock()
 	p := r.pods[podID]
@@ -49,7 +49,7 @@ func (r *Runtime) Layer(ctx context.Context, podID string, emptyDirs ...string) 
 	for _, name := range emptyDirs {
 		u, err := fs.DiskUsage(ctx, filepath.Join(r.cfg.emptyDirs(), podID, name))
 		if errors.Is(err, os.ErrNotExist) {
-			continue // it was made by an earlier version, elsewhere
+			continue // an earlier version made it elsewhere
 		}
 		if err != nil {
 			return sum, fmt.Errorf("service %s: volume %q of pod %s: %w", p.Service, name, podID, err)

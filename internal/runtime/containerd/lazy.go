@@ -35,7 +35,7 @@ type lazyPlugin struct {
 	used   func() // called then
 }
 
-// ready returns once the plugin can be used, or with the reason why it cannot.
+// ready returns nil once the plugin can be used, or the reason why it cannot.
 func (l *lazyPlugin) ready(ctx context.Context) error {
 	socket, err := l.find(ctx)
 	if err != nil {
@@ -97,14 +97,14 @@ func (l *lazyPlugin) inUse() string {
 // within 3 s.
 const lazyPatience = 5 * time.Second
 
-// patiently is retry for lazyPatience.
+// patiently retries f for lazyPatience.
 func patiently(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, lazyPatience)
 	defer cancel()
 	return retry(ctx, f)
 }
 
-// awaitServed is servedBy, tried again for lazyPatience.
+// awaitServed retries servedBy for lazyPatience.
 func awaitServed(ctx context.Context, socket string) (*process.Process, error) {
 	for deadline := time.Now().Add(lazyPatience); ; {
 		p, err := servedBy(socket)
@@ -191,7 +191,7 @@ type ownSnapshotter struct {
 	running *lasting // nil until it is needed
 }
 
-// used reports whether this instance has ever had a snapshotter, and so may have snapshots of it.
+// used reports whether this instance has ever had a snapshotter, and so may have its snapshots.
 func (o *ownSnapshotter) used() bool {
 	_, err := os.Stat(o.root)
 	return err == nil
@@ -238,7 +238,7 @@ func (o *ownSnapshotter) release() {
 	}
 }
 
-// end stops the snapshotter and removes its mounts, which remain if it had to be killed.
+// end stops the snapshotter and removes its mounts, which a killed one leaves behind.
 func (o *ownSnapshotter) end() error {
 	l := o.take()
 	if l == nil {
@@ -256,7 +256,7 @@ func (o *ownSnapshotter) take() *lasting {
 	return l
 }
 
-// FindSnapshotter returns the program wangell-snapshotter: it is beside this one, or in $PATH.
+// FindSnapshotter returns the path of wangell-snapshotter, which is beside this program or in $PATH.
 func FindSnapshotter() (string, error) {
 	if self, err := os.Executable(); err == nil {
 		beside := filepath.Join(filepath.Dir(self), snapshotterProgram)

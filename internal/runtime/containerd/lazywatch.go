@@ -24,8 +24,8 @@ const causeLost = "killed, because " + snapshotterProgram + " has ended and its 
 // clockStep bounds the error of the start times of processes.
 const clockStep = monotime.Time(20 * time.Millisecond)
 
-// findLazy finds the snapshots of lazy pulls of an earlier process. A failure is logged only, because services with
-// full pulls do not need them.
+// findLazy finds the snapshots that lazy pulls of an earlier process have left. It only logs a failure, because
+// services with full pulls do not need them.
 func (r *Runtime) findLazy(ctx context.Context) {
 	if r.own != nil && !r.own.lazy.used() {
 		return
@@ -44,7 +44,7 @@ func (r *Runtime) findLazy(ctx context.Context) {
 // cause, and its image is pulled in full for the next one.
 func (r *Runtime) watchFailures() {
 	for r.ctx.Err() == nil {
-		// An error means that the snapshotter has ended, which watchLazy handles.
+		// After an error, the snapshotter has ended, which watchLazy handles.
 		_ = failures.Watch(r.ctx, failures.Socket(r.lazy.inUse()), r.failed)
 		select {
 		case <-r.ctx.Done():
@@ -72,7 +72,7 @@ func (r *Runtime) failed(f failures.Failure) {
 	}
 }
 
-// usesLayer returns the name of a pod's image, and whether that has a layer.
+// usesLayer returns the name of a pod's image, and whether the image has a layer.
 func (r *Runtime) usesLayer(ctx context.Context, id, layer string) (image string, uses bool, err error) {
 	c, err := r.client.ContainerService().Get(ctx, id)
 	if err != nil {

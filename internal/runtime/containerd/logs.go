@@ -91,7 +91,8 @@ func fileSize(name string) int64 {
 func copyLog(ctx context.Context, name string, w io.Writer, tail int, follow bool) error {
 	var changed *fsnotify.Watcher
 	if follow {
-		// Before the file is read, so that no change is missed. The folder is watched, because the file may not exist yet.
+		// The watch begins before the file is read, so that no change is missed. It is on the folder, because the file
+		// may not exist yet.
 		var err error
 		if changed, err = fsnotify.NewWatcher(); err != nil {
 			return err
@@ -219,7 +220,7 @@ func readTail(name string, begin int64, n int) string {
 	return string(text[:read])
 }
 
-// LastLine returns the last line of a log that was written from begin on, a position in bytes.
+// LastLine returns the last line that was written to a log from begin on, a position in bytes.
 func LastLine(name string, begin int64) string { return lastLine(readTail(name, begin, 2048)) }
 
 // lastLine returns the last line of text that is not empty.
@@ -228,8 +229,7 @@ func lastLine(text string) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// rotate copies a file of more than limit bytes to its rotated name and empties it. Lines written between the two are
-// lost.
+// rotate copies a file of more than limit bytes to its rotated name and empties it. Lines written in between are lost.
 func rotate(name string, limit int64) error {
 	if fileSize(name) <= limit {
 		return nil
@@ -247,6 +247,6 @@ func rotate(name string, limit int64) error {
 	if err != nil {
 		_ = os.Remove(temporary)
 	}
-	// Emptied in any case: a full disk must not be filled further.
+	// The file is emptied even then: a full disk must not be filled further.
 	return errors.Join(err, os.Truncate(name, 0))
 }

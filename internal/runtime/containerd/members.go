@@ -69,8 +69,8 @@ func ContainerID(pod string, service v1alpha1.Key, container string) string {
 	return pod[max(0, len(pod)-podSuffix):] + "." + container
 }
 
-// containerCgroup is the path of the cgroup of a container, in every hierarchy. In a pod with several containers each
-// has its own below that of the pod, because a cgroup of version 2 with children has no processes of its own.
+// containerCgroup is the path of the cgroup of a container, in every hierarchy. In a pod with several containers, each
+// has its own cgroup below the pod's, because a cgroup of version 2 with children cannot hold processes.
 func (c Config) containerCgroup(pod, container string, alone bool) string {
 	if alone {
 		return c.podCgroup(pod)
@@ -103,7 +103,7 @@ func (r *Runtime) noteLabels(labels map[string]string) {
 	r.note(newMember(labels[labelPod], v1alpha1.Key(labels[labelService]), labels[labelContainer], labels[labelKind]))
 }
 
-// note makes a member known, unless it is.
+// note records a member, unless it is known.
 func (r *Runtime) note(m *member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,7 +122,7 @@ func (r *Runtime) containersOf(pod string) []string {
 }
 
 // Pauses before a container of a pod is started again: none the first time, then restartFirst, twice as long each time,
-// up to restartLongest. One that has run for restartStable begins anew. They are those of kubelet
+// up to restartLongest. A container that has run for restartStable begins anew. The values are kubelet's
 // (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy).
 const (
 	restartFirst   = 10 * time.Second
@@ -142,7 +142,7 @@ func restartPause(restarts int) time.Duration {
 }
 
 // runInit runs the init containers of a pod, one after the other, and starts its sidecars among them. An init container
-// that fails is started again until ctx ends. waits, which may be nil, gets what is waited for.
+// that fails is started again until ctx ends. waits, which may be nil, gets the reason for each wait.
 func (r *Runtime) runInit(ctx context.Context, pod string, waits func(string)) error {
 	if waits == nil {
 		waits = func(string) {}
@@ -163,7 +163,7 @@ func (r *Runtime) runInit(ctx context.Context, pod string, waits func(string)) e
 	return nil
 }
 
-// startContainers starts the containers of a pod beside the main one, which runs.
+// startContainers starts the other containers of a pod whose main container runs.
 func (r *Runtime) startContainers(ctx context.Context, pod string) error {
 	for _, m := range r.membersOf(pod) {
 		if m.kind == kindContainer {
@@ -194,7 +194,7 @@ func (r *Runtime) runToEnd(ctx context.Context, m *member, waits func(string)) e
 			return native(err)
 		})
 		if err == nil {
-			// Returns once all output is in the log.
+			// It returns once all output is in the log.
 			_, err = r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: m.id})
 			err = absent(err)
 		}
@@ -298,7 +298,7 @@ func (r *Runtime) launchMember(ctx context.Context, m *member, again bool) error
 	return err
 }
 
-// rootOf returns the mounts of a container's root; if new is set, those of a fresh layer.
+// rootOf returns the mounts of a container's root; with fresh, of a new layer.
 func (r *Runtime) rootOf(ctx context.Context, m *member, fresh bool) ([]*types.Mount, error) {
 	record, err := r.client.ContainerService().Get(ctx, m.id)
 	if err != nil {

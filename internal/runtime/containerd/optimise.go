@@ -41,7 +41,7 @@ type optimiser struct {
 
 // optimised is the result for an image.
 type optimised struct {
-	// Source is the digest of the image, and Name the result by its own digest.
+	// Source is the digest of the image; Name names the result by its digest.
 	Source digest.Digest `json:"source"`
 	Name   string        `json:"name"`
 }
@@ -100,7 +100,7 @@ func (o *optimiser) pause(name string, until time.Time) {
 }
 
 // optimiseLater rewrites the image of a pod once the pod's first reads are recorded: when the pod has ended, or when
-// recording is over. It returns when that is done, or the Runtime is closed.
+// recording is over. It returns when that is done, or when the Runtime is closed.
 func (r *Runtime) optimiseLater(s *v1alpha1.WangellService, info imageInfo, ended <-chan struct{}) {
 	o := r.images.optimiser
 	name, err := FullName(s.Spec.Image)

@@ -34,9 +34,9 @@ type Own struct {
 	lazy       ownSnapshotter
 }
 
-// StartOwn returns once the instance's own containerd answers: that of an earlier process, or a new one. From then on
-// it is restarted whenever it exits, until Stop, Release or Return. The error says what to install if containerd, its
-// shim or runc is missing.
+// StartOwn returns once the instance's own containerd answers: the one of an earlier process, or a new one. From then
+// on it is restarted whenever it exits, until Stop, Release or Return. The error says what to install if containerd,
+// its shim or runc is missing.
 func StartOwn(ctx context.Context, cfg OwnConfig) (*Own, error) {
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "runc"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -85,7 +85,7 @@ func (o *Own) Release() {
 	o.lazy.release()
 }
 
-// Return restores what StartOwn found: a containerd that ran before keeps running, one that was started is stopped. Its
+// Return restores the state that StartOwn found: a containerd that ran before keeps running, a new one is stopped. Its
 // folders stay, because something may be mounted in them.
 func (o *Own) Return() error {
 	if o.containerd.found {
@@ -135,12 +135,12 @@ func OwnLock(dir string) string {
 
 // Plugins for disabled_plugins in a configuration of containerd.
 const (
-	// PluginsOfCRI are the names of the CRI plugin in 1.x and 2.x, and the plugins that only it uses.
+	// PluginsOfCRI are the CRI plugins of containerd 1.x and 2.x, and the plugins that only they use.
 	PluginsOfCRI = `
   "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
   "io.containerd.nri.v1.nri",`
-	// SparePlugins are those that neither pods nor pulls need. Without them containerd starts sooner. The snapshotters
-	// among them need settings of the machine; others skip themselves where they do not work.
+	// SparePlugins are plugins that neither pods nor pulls need. Without them containerd starts sooner. The
+	// snapshotters among them need settings of the machine; others skip themselves where they do not work.
 	SparePlugins = `
   "io.containerd.internal.v1.opt", "io.containerd.internal.v1.restart",
   "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
@@ -176,7 +176,8 @@ func (o *Own) writeConfig(ctx context.Context) error {
 	}
 	text := fmt.Sprintf(ownConfig, OwnRoot(o.cfg.StateDir), filepath.Join(o.dir(), "state"), o.Address(),
 		o.Address()+".ttrpc", lazySnapshotter, o.lazy.socket)
-	// Without it, the snapshotter erofs works, but slowly: every file is written, and then copied into an image.
+	// Without this setting, the snapshotter erofs works, but slowly: every file is written, and then copied into an
+	// image.
 	if maker, err := erofs.Find(ctx, os.Getenv("PATH")); err == nil {
 		version, err := ProgramVersion(ctx, "containerd")
 		if err != nil {
@@ -189,7 +190,7 @@ func (o *Own) writeConfig(ctx context.Context) error {
 	return os.WriteFile(o.configFile(), []byte(text), 0o600)
 }
 
-// ProgramVersion returns the version of a containerd program, such as 2.4.2, without what distributions append.
+// ProgramVersion returns the version of a containerd program, such as 2.4.2, without a distribution's suffix.
 func ProgramVersion(ctx context.Context, program string) (string, error) {
 	out, err := exec.CommandContext(ctx, program, "--version").Output()
 	if err != nil {

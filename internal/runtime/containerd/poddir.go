@@ -56,8 +56,9 @@ func (r *Runtime) connectPodDir(k v1alpha1.Key, id, netns string, addr netip.Add
 	return os.Symlink(netns, r.cfg.netnsLink(id))
 }
 
-// resolvConf returns the machine's resolv.conf without name servers on loopback addresses, which a pod cannot reach.
-// Where only systemd-resolved's loopback server is left, its own file with the real servers is used.
+// resolvConf returns the machine's resolv.conf without name servers on loopback addresses, which a pod cannot reach. If
+// systemd-resolved's loopback server is the only one, it uses the file in which systemd-resolved lists the real
+// servers.
 func resolvConf() []byte {
 	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
 		text, err := os.ReadFile(file)

@@ -45,7 +45,7 @@ func (c *preparedPods) init() {
 	c.pause = map[v1alpha1.Key]time.Time{}
 }
 
-// want sets what a service asks for.
+// want records what a service asks for.
 func (c *preparedPods) want(s *v1alpha1.WangellService) {
 	k := v1alpha1.KeyOf(s)
 	delete(c.pause, k)
@@ -81,14 +81,14 @@ const (
 	preparedCheck = time.Minute
 )
 
-// prepares reports whether a service asks for prepared pods.
+// prepares reports whether any service asks for prepared pods.
 func (r *Runtime) prepares() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.prepared.services) > 0
 }
 
-// takePrepared returns a prepared pod that fits, with its waiting process; nil if there is none.
+// takePrepared returns a prepared pod that fits a service, with its waiting process; nil if there is none.
 func (r *Runtime) takePrepared(s *v1alpha1.WangellService, info imageInfo) *preparedPod {
 	k, hash := v1alpha1.KeyOf(s), v1alpha1.Hash(&s.Spec)
 	r.mu.Lock()
@@ -179,7 +179,7 @@ func (r *Runtime) keepPrepared(ctx context.Context, now time.Time) bool {
 	return true
 }
 
-// makePrepared makes a pod complete but for the start of its program. On error nothing of it remains, or the keeper
+// makePrepared makes a pod that lacks only the start of its program. On error nothing of it remains, or the keeper
 // removes it.
 func (r *Runtime) makePrepared(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) (*preparedPod, error) {
 	c, err := r.createFor(ctx, s, info, true)
@@ -247,8 +247,8 @@ const waitEvery = time.Millisecond
 // unblocked are the signals that podinit.Wait does not block, and that the kernel does not let it block.
 const unblocked uint64 = 1<<(podinit.Wake-1) | 1<<(unix.SIGKILL-1) | 1<<(unix.SIGSTOP-1)
 
-// inWait is isWaiting, from the process's status file (proc_pid_status(5)). While the process waits, the kernel shows
-// the signal as not blocked.
+// inWait decides isWaiting from the process's status file (proc_pid_status(5)). While the process waits, the kernel
+// shows the signal as not blocked.
 func inWait(status string) bool {
 	lines := statusLines(status)
 	blocked, err := strconv.ParseUint(lines["SigBlk"], 16, 64)
@@ -256,7 +256,7 @@ func inWait(status string) bool {
 		!strings.ContainsAny(lines["State"], "ZXT") // ended or stopped
 }
 
-// isWaiting reports whether a process is podinit.Wait and keeps the signal that it waits for.
+// isWaiting reports whether a process is podinit.Wait and holds back the signal that it waits for.
 func isWaiting(pid uint32) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	return err == nil && inWait(string(text))
@@ -300,8 +300,8 @@ func (p *preparedPod) hold() *process.Process {
 	return held
 }
 
-// wake makes the process of a prepared pod become the pod's program, and returns the time of that. The time is
-// recorded first, so that another process of Wangell knows that the pod is no longer merely prepared.
+// wake makes the process of a prepared pod become the pod's program, and returns the time. The time is recorded first,
+// so that another process of Wangell knows that the pod is no longer merely prepared.
 func (r *Runtime) wake(ctx context.Context, p *preparedPod) (monotime.Time, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -323,7 +323,7 @@ func (r *Runtime) woken(id string) (monotime.Time, error) {
 	return monotime.Time(n), err
 }
 
-// onlyPrepared reports whether the first process of a pod's container runs, but not yet the pod's program.
+// onlyPrepared reports whether a pod's first process runs, but not yet the pod's program.
 func (r *Runtime) onlyPrepared(id string, labels map[string]string, pid uint32) bool {
 	if labels[labelPrepared] == "" {
 		return false

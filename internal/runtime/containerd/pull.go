@@ -29,7 +29,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// dropTimeout bounds the removal of a failed pull's remains.
+// dropTimeout bounds the removal of the remains of a failed pull.
 const dropTimeout = 10 * time.Second
 
 // progressEvery is the interval of the progress reports of a pull.
@@ -102,7 +102,7 @@ func (p *puller) pull(ctx context.Context, w wish, report func(done, total int64
 }
 
 // dropComplete drops complete downloads of a failed pull that containerd refused because of a wrong digest: it would
-// try them again in the next pull. Partial ones stay, and the next pull continues them.
+// use them again in the next pull. Partial downloads stay, and the next pull continues them.
 func (p *puller) dropComplete(layers *layerSet) {
 	ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 	defer cancel()
@@ -303,8 +303,8 @@ func imageFailure(err error, doing string) error {
 }
 
 const (
-	// patientTries is how often a request is repeated after responses with Retry-After, and longestRetryAfter the
-	// longest such time: a registry that asks for hours is reported instead.
+	// patientTries bounds the repetitions of a request after responses with Retry-After, and longestRetryAfter the time
+	// that is waited: a registry that asks for hours is reported instead.
 	patientTries      = 5
 	longestRetryAfter = time.Minute
 )

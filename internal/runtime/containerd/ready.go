@@ -20,7 +20,7 @@ type container struct {
 	rootfs  []*types.Mount
 	// stopSignal is spec.stopSignal, or the image's STOPSIGNAL; empty means SIGTERM.
 	stopSignal string
-	// uid and gid are those of its process; persistent volumes that are made belong to them.
+	// uid and gid are the IDs of its process; new persistent volumes belong to them.
 	uid, gid int
 }
 
@@ -28,7 +28,7 @@ type container struct {
 // Runtime.mu.
 type readyContainers struct {
 	limit int
-	// services should have a ready container; the most recently used comes first.
+	// services lists the services that should have a ready container, the most recently used first.
 	services   []*v1alpha1.WangellService
 	containers map[v1alpha1.Key]*container
 	// making has a channel for each container that is being made, closed when it is ready or has failed.
@@ -215,7 +215,7 @@ func (r *Runtime) dropReady(match func(*container) bool) []*container {
 	return r.ready.drop(match)
 }
 
-// discard has containers removed in the background.
+// discard removes containers in the background.
 func (r *Runtime) discard(list []*container) {
 	for _, c := range list {
 		r.remember(c.id)

@@ -23,8 +23,8 @@ import (
 	"wangell.loutres.me/internal/base/process"
 )
 
-// removePod removes the container, snapshot, network and folder of a pod that has no task. The network may be empty for
-// a pod that never had one, or whose network only the folder names.
+// removePod removes the container, snapshot, network and folder of a pod that has no task. The network may be empty if
+// the pod never had one, or if the pod's folder names it.
 func (r *Runtime) removePod(ctx context.Context, id, network string) error {
 	if network == "" {
 		if target, err := os.Readlink(r.cfg.netnsLink(id)); err == nil {
@@ -32,7 +32,7 @@ func (r *Runtime) removePod(ctx context.Context, id, network string) error {
 		}
 	}
 	ids := r.containersOf(id)
-	// Three independent parts, each of which waits for something else.
+	// Three independent parts, each with waits of its own.
 	var parts sync.WaitGroup
 	errs := make([]error, 3)
 	parts.Go(func() {
@@ -87,7 +87,7 @@ func (r *Runtime) removeRecord(ctx context.Context, id string) error {
 const shimSockets = "/run/containerd/s"
 
 // shimSocket is the socket of a pod's shim, computed as in containerd's package pkg/shim (SocketAddress) from 1.4 to
-// 2.x. It is left behind if the shim is killed.
+// 2.x. A killed shim leaves it behind.
 func (r *Runtime) shimSocket(id string) string {
 	sum := sha256.Sum256([]byte(filepath.Join(r.address, r.cfg.Namespace, id)))
 	return filepath.Join(shimSockets, hex.EncodeToString(sum[:]))
@@ -127,8 +127,8 @@ func (r *Runtime) purge(ctx context.Context, id string) error {
 	return r.kill(ctx, id)
 }
 
-// killHelpers kills the shims and runcs of a pod without a task; with an empty ID those of all pods. It finds them by
-// their command lines, and looks again until there is none, as one may have started another meanwhile.
+// killHelpers kills the shim and runc processes of a pod without a task; with an empty ID, of all pods. It finds them
+// by their command lines, and looks again until there is none, because one may have started another meanwhile.
 func (r *Runtime) killHelpers(id string) error {
 	for {
 		killed, err := r.killHelpersOnce(id)
@@ -152,7 +152,7 @@ func (r *Runtime) killHelpersOnce(id string) (killed bool, err error) {
 		if err != nil {
 			continue // it has exited
 		}
-		// Checked again, because the number may mean another process by now. p cannot.
+		// Checked again, because the number may mean another process by now; p cannot.
 		if !r.isHelper(pid, id) {
 			p.Close()
 			continue

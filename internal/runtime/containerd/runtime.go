@@ -51,7 +51,7 @@ type Runtime struct {
 	ready    readyContainers
 	prepared preparedPods
 	members  map[string][]*member // containers beside the main one, by the pod's ID
-	garbage  map[string]bool      // pods of which a failed call left something behind
+	garbage  map[string]bool      // pods of which a failed call has left something behind
 	keeper   keeper
 }
 
@@ -91,7 +91,7 @@ func (r *Runtime) Versions(ctx context.Context) map[string]string {
 // Client returns the connection to containerd, for operations on images.
 func (r *Runtime) Client() *client.Client { return r.client }
 
-// remember schedules the remains of a pod for removal by the keeper.
+// remember lets the keeper remove the remains of a pod.
 func (r *Runtime) remember(id string) {
 	r.mu.Lock()
 	r.garbage[id] = true
@@ -128,8 +128,8 @@ type pod struct {
 
 // New connects to containerd, starting an own one if Config asks for it, adopts the running pods of this instance,
 // removes other remains of an earlier process, and begins to keep networks ready. The calling thread must be in the
-// network namespace for the pods' devices, as the main thread is. The error wraps runtime.ErrUnavailable if
-// containerd does not answer. After an error, including the end of ctx, no own containerd is left that was not there
+// network namespace for the pods' devices, such as the main thread. The error wraps runtime.ErrUnavailable if
+// containerd does not answer. After an error, including the end of ctx, New leaves no own containerd that was not there
 // before.
 func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	cfg, err := cfg.withDefaults()
@@ -259,7 +259,7 @@ func (r *Runtime) stopTasks() {
 	r.tasks.Wait()
 }
 
-// letGo closes the resources of this process, and applies the function to an own containerd.
+// letGo closes the resources of this process, and calls the function with the own containerd, if there is one.
 func (r *Runtime) letGo(own func(*Own) error) error {
 	r.stopTasks()
 	var errs []error
@@ -289,7 +289,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	errs := []error{removeCgroup(r.cfg.cgroup()), os.RemoveAll(r.cfg.initFile()), os.RemoveAll(r.cfg.waitFile()),
 		r.client.Close()}
 	if r.own != nil {
-		// A containerd that was killed during a start may have left a shim of which there is no other trace.
+		// A containerd that was killed during a start may have left a shim without any other trace.
 		errs = append(errs, r.killHelpers(""), r.own.Stop())
 	}
 	for _, dir := range []string{r.cfg.podsDir(), r.cfg.netnsDir(), r.cfg.runcRoot(), r.cfg.emptyDirs()} {

@@ -88,8 +88,8 @@ func copiesImages(snapshotter string) bool {
 // deactivateIn bounds the wait for containerd to unmount what it has mounted.
 const deactivateIn = time.Minute
 
-// MountSnapshot mounts the file system of a snapshot at the folder root. unmount is never nil, and undoes it. Mounts
-// that refer to each other, as those of the snapshotter erofs do, are made by containerd, under a name.
+// MountSnapshot mounts the file system of a snapshot at the folder root. unmount is never nil, and undoes it. If the
+// mounts refer to each other, as with the snapshotter erofs, containerd makes them, under a name.
 func MountSnapshot(
 	ctx context.Context, c *client.Client, name string, mounts []mount.Mount, root string,
 ) (unmount func() error, err error) {

@@ -25,7 +25,8 @@ const (
 	// openFiles is the limit of open files. Servers need many; but some old programs close every possible descriptor when
 	// they start, so there is a limit.
 	openFiles = 65536
-	// initPath is where a container with spec.init finds its first process, waitPath where one of a prepared pod does.
+	// initPath is where a container with spec.init finds its first process, and waitPath where a container of a
+	// prepared pod does.
 	initPath = "/.wangell-init"
 	waitPath = "/.wangell-wait"
 )
@@ -104,8 +105,8 @@ func bindProgram(path, file string) specs.Mount {
 }
 
 // withNativeCalls removes the CPU's other architectures (32-bit ones on 64-bit) from the seccomp profile: a process
-// that makes a system call of one is killed. That is stricter than Docker's profile and makes a wake faster, as
-// libseccomp in runc takes about 10 ms for three architectures and 3 ms for one.
+// that makes a system call of another architecture is killed. That is stricter than Docker's profile and makes a wake
+// faster, as libseccomp in runc takes about 10 ms for three architectures and 3 ms for one.
 func withNativeCalls(_ context.Context, _ oci.Client, _ *containers.Container, s *specs.Spec) error {
 	if p := s.Linux.Seccomp; p != nil && len(p.Architectures) > 1 {
 		p.Architectures = p.Architectures[:1]
@@ -113,8 +114,8 @@ func withNativeCalls(_ context.Context, _ oci.Client, _ *containers.Container, s
 	return nil
 }
 
-// arguments returns the program and its arguments: those of the manifest, in which $(NAME) stands for a variable, or of
-// the image.
+// arguments returns the program and its arguments, from the manifest, where $(NAME) stands for a variable, or from the
+// image.
 func arguments(s *v1alpha1.WangellService, info imageInfo, env []corev1.EnvVar) []string {
 	command := v1alpha1.ExpandArguments(s.Spec.Command, env)
 	args := v1alpha1.ExpandArguments(s.Spec.Args, env)
@@ -153,7 +154,7 @@ func userOpts(image string, security *corev1.SecurityContext) []oci.SpecOpts {
 	if user == "" {
 		return nil
 	}
-	// A user without a group gets the groups in the image's /etc/passwd and /etc/group.
+	// A user without a group gets the groups from the image's /etc/passwd and /etc/group.
 	opts := []oci.SpecOpts{oci.WithUser(user)}
 	if !strings.Contains(user, ":") {
 		opts = append(opts, oci.WithAdditionalGIDs(user))

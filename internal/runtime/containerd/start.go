@@ -65,7 +65,7 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 	})
 }
 
-// settle starts a pod, and removes what is left of it if that fails.
+// settle starts a pod, and removes its remains if that fails.
 func (r *Runtime) settle(ctx context.Context, s *v1alpha1.WangellService, id string,
 	start func() (runtime.Pod, error)) (runtime.Pod, error) {
 	p, err := start()
@@ -87,8 +87,7 @@ func (r *Runtime) settle(ctx context.Context, s *v1alpha1.WangellService, id str
 }
 
 // createAgain creates a container from a lazy image after a failure: the snapshotter may just be restarting. If it
-// cannot mount the image, as after a restart of the machine while the registry does not answer, the image is pulled
-// in full.
+// cannot mount the image, such as after a reboot while the registry does not answer, the image is pulled in full.
 func (r *Runtime) createAgain(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, why error) (c *container,
 	err error) {
 	if errors.Is(why, runtime.ErrUnavailable) {
@@ -108,7 +107,7 @@ func (r *Runtime) createAgain(ctx context.Context, s *v1alpha1.WangellService, i
 }
 
 // imageOfPods returns the image of the running pods of s, so that another pod runs the same content even if the name
-// has moved; info if none runs, or if each pod must ask the registry.
+// has moved; it returns info if none runs, or if each pod must ask the registry.
 func (r *Runtime) imageOfPods(s *v1alpha1.WangellService, info imageInfo) imageInfo {
 	if s.Spec.ImagePullPolicy == corev1.PullAlways {
 		return info
@@ -132,7 +131,7 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	if err != nil {
 		return runtime.Pod{}, err
 	}
-	// Known from here on, so that its exit is not missed and a failed start is cleaned up.
+	// The pod is known from here on, so that its exit is not missed and a failed start is cleaned up.
 	if err := r.add(s, p); err != nil {
 		return runtime.Pod{}, errors.Join(err, r.nets.Release(p.net.Name))
 	}
@@ -187,7 +186,7 @@ func (r *Runtime) begin(ctx context.Context, p *pod, hooks runtime.StartHooks,
 	return r.runInit(ctx, p.ID, hooks.Waits)
 }
 
-// run starts the processes of a registered pod: that of its main container by start, which returns the time of that.
+// run starts the processes of a registered pod. start starts the main container's process and returns the time.
 func (r *Runtime) run(ctx context.Context, s *v1alpha1.WangellService, p *pod,
 	phase func(runtime.Phase, monotime.Time), start func() (monotime.Time, error)) (runtime.Pod, error) {
 	started, err := start()

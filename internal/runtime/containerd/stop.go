@@ -159,7 +159,7 @@ func (r *Runtime) signalUntilEnd(ctx context.Context, pod, id string, p *task.Pr
 }
 
 // rethawEvery is the interval at which a pod that is ending is thawed again: a daemon that did not know of the end may
-// have just frozen it.
+// just have frozen it.
 const rethawEvery = 100 * time.Millisecond
 
 // awaitEnd waits for the end of a pod's process that has got its signal. It returns false if that takes longer than
@@ -184,7 +184,7 @@ func (r *Runtime) awaitEnd(ctx context.Context, id string, waited <-chan error, 
 	}
 }
 
-// thaw thaws a frozen pod. With version 1 of cgroups, a frozen process does not even end on SIGKILL.
+// thaw thaws a frozen pod. With cgroups of version 1, even SIGKILL does not end a frozen process.
 func (r *Runtime) thaw(id string) error {
 	cgroup := r.cfg.podCgroup(id)
 	if err := r.freezer.Thaw(cgroup); err != nil && !r.freezer.Gone(cgroup) {
@@ -216,7 +216,7 @@ func (r *Runtime) stopSignal(ctx context.Context, id string) unix.Signal {
 }
 
 // gracePeriod is the time that the processes of a pod have to end. It begins when the first of them has got its stop
-// signal, which takes long while a thousand pods are being stopped. Without a length there is no signal but SIGKILL.
+// signal, which takes long while a thousand pods are being stopped. If its length is 0, SIGKILL is the only signal.
 type gracePeriod struct {
 	length time.Duration
 
@@ -224,7 +224,7 @@ type gracePeriod struct {
 	began monotime.Time // 0 until the first signal
 }
 
-// begin begins the period, unless that was done before, and returns what is left of it.
+// begin begins the period, unless it has begun, and returns the time left.
 func (g *gracePeriod) begin(now monotime.Time) time.Duration {
 	g.mu.Lock()
 	if g.began == 0 {
@@ -234,7 +234,7 @@ func (g *gracePeriod) begin(now monotime.Time) time.Duration {
 	return g.left(now)
 }
 
-// left returns what is left of the period; 0 once it is over.
+// left returns the time left; 0 once the period is over.
 func (g *gracePeriod) left(now monotime.Time) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

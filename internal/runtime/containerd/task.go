@@ -32,9 +32,9 @@ func (r *Runtime) createTask(ctx context.Context, id string, rootfs []*types.Mou
 	if err := makeLog(log); err != nil {
 		return 0, err
 	}
-	// The shim opens the file itself and writes to it until the process exits, also without this process. The two streams
-	// name the file differently: given one name, or a file:// URI, the shim would close it for both when the first stream
-	// ends, and lose the last output of the other (containerd, pkg/process/io.go: copyPipes).
+	// The shim opens the file itself and writes to it until the process exits, even if this process is gone. The two
+	// streams name the file differently: given one name, or a file:// URI, the shim would close it for both when the
+	// first stream ends, and lose the last output of the other (containerd, pkg/process/io.go: copyPipes).
 	err = finish(ctx, func(ctx context.Context) error {
 		created, err := r.client.TaskService().Create(ctx, &tasks.CreateTaskRequest{
 			ContainerID: id, Rootfs: rootfs, Stdout: log, Stderr: filepath.Dir(log) + "/./" + filepath.Base(log),
@@ -47,12 +47,12 @@ func (r *Runtime) createTask(ctx context.Context, id string, rootfs []*types.Mou
 	return pid, err
 }
 
-// errNoAnswer is the error of a cancelled call that containerd did not complete in time.
+// errNoAnswer says that containerd did not complete a cancelled call in time.
 var errNoAnswer = fmt.Errorf("containerd has not answered %v after the start was given up", cleanUp)
 
-// finish makes a call by which containerd starts processes, and lets the call complete if ctx ends meanwhile: for an
-// interrupted call, containerd would lose track of what the shim and runc go on to create. It returns the error of
-// ctx if that has ended, and errNoAnswer if the call takes cleanUp longer.
+// finish makes a call by which containerd starts processes, and lets the call complete if ctx ends meanwhile: after an
+// interruption, containerd would lose track of what the shim and runc still create. It returns the error of ctx if ctx
+// has ended, and errNoAnswer if the call then takes longer than cleanUp.
 func finish(ctx context.Context, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

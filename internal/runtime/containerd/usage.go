@@ -38,7 +38,7 @@ func (r *Runtime) Usage(_ context.Context, podID string) (runtime.Usage, error) 
 	return u, nil
 }
 
-// podUsage adds up the usage of a pod's containers. One that does not run uses nothing.
+// podUsage adds up the usage of a pod's containers. A container that does not run uses nothing.
 func (r *Runtime) podUsage(p *pod) (runtime.Usage, error) {
 	sum, err := cgroupUsage(cgroupRoot, p.cgroup)
 	members := r.membersOf(p.ID)
@@ -131,12 +131,12 @@ func readLimits(root, path, limit string, u *runtime.Usage) error {
 	return errors.Join(errs[:]...)
 }
 
-// killedExit is the exit status of a process that SIGKILL ended, as the kernel does when memory runs out.
+// killedExit is the exit status after SIGKILL, which the kernel sends when memory runs out.
 const killedExit = 128 + 9
 
-// outOfMemory returns a message if a process with an exit status was killed for lack of memory, judged by its cgroup
-// below a root of either version; empty if it was not, or the cgroup is gone. The path is relative to the root of the
-// hierarchies.
+// outOfMemory returns a message if a process was killed for lack of memory, judged by its exit status and its cgroup
+// below a root of either version; empty if it was not, or if the cgroup is gone. The path is relative to the root of
+// the hierarchies.
 func outOfMemory(root, path string, code uint32) string {
 	if code != killedExit {
 		return ""

@@ -80,7 +80,7 @@ func scratchMounts(spec *v1alpha1.WangellServiceSpec) (mounts []specs.Mount) {
 	return mounts
 }
 
-// emptyDir is the folder of an emptyDir volume of a pod: on disk, or where a file system in memory is mounted.
+// emptyDir is the folder of an emptyDir volume of a pod: on disk, or the mount point of a file system in memory.
 func (r *Runtime) emptyDir(id string, v *v1alpha1.Volume) string {
 	if v.EmptyDir.Medium == corev1.StorageMediumMemory {
 		return filepath.Join(r.cfg.podDir(id), "volumes", v.Name)
@@ -135,7 +135,7 @@ func (r *Runtime) makeFiles(s *v1alpha1.WangellService, v *v1alpha1.Volume, id s
 	return nil
 }
 
-// makeFolders makes the folders from root to dir, which every user of the container may enter.
+// makeFolders makes the folders from root to dir, and lets every user of the container enter them.
 func makeFolders(root, dir string) error {
 	if dir == root {
 		return nil
@@ -223,11 +223,11 @@ func checkHostPath(h *corev1.HostPathVolumeSource) error {
 	return nil
 }
 
-// aloneEvery is the pause between two looks at the pods that must be gone before another one starts.
+// aloneEvery is the pause between two checks whether the earlier pods are gone, before another one starts.
 const aloneEvery = 20 * time.Millisecond
 
-// awaitAlone waits until nothing is left of the service's pods if its strategy is Recreate, for example because two
-// at once could write to one volume. It also removes the remains of failed starts, because the keeper waits for
+// awaitAlone waits until the service's pods are gone without remains if its strategy is Recreate, for example because
+// two at once could write to one volume. It also removes the remains of failed starts, because the keeper waits for
 // starts to end.
 func (r *Runtime) awaitAlone(ctx context.Context, s *v1alpha1.WangellService) error {
 	if s.Spec.Strategy() != v1alpha1.UpdateRecreate {
@@ -255,7 +255,8 @@ func (r *Runtime) awaitAlone(ctx context.Context, s *v1alpha1.WangellService) er
 	}
 }
 
-// podOf returns a pod of a service, and whether it is the remains of a failed start; no pod if there is none.
+// podOf returns the ID of a pod of a service, empty if there is none, and whether only remains of a failed start are
+// left.
 func (r *Runtime) podOf(k v1alpha1.Key) (id string, remains bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,7 +268,7 @@ func (r *Runtime) podOf(k v1alpha1.Key) (id string, remains bool) {
 	return "", false
 }
 
-// add registers a pod. It refuses one that must not run beside another.
+// add registers a pod, unless the pod must not run beside another one.
 func (r *Runtime) add(s *v1alpha1.WangellService, p *pod) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
