@@ -46,12 +46,13 @@ pods share the machine's cores.`
 func newReport(all []Sample, machine bool) *report.Report {
 	samples := together(all)
 	modes := modesOf(samples)
-	name, title, where := reportName, "Balancing: which pods get the requests", howCluster
+	name, title, where, first := reportName, "Balancing: which pods get the requests", howCluster, answer
 	if machine {
-		name, title, where = machineName, "Balancing on one machine: which pods get the requests", howMachine
+		name, title = machineName, "Balancing on one machine: which pods get the requests"
+		where, first = howMachine, machineAnswer
 	}
 	return &report.Report{
-		Name: name, Title: title, Raw: all,
+		Name: name, Title: title, Raw: all, Answer: first,
 		How:     fmt.Sprintf(where+how, replicas, work),
 		Summary: summary(modes, all), Tables: tables(samples), Figure: figure(modes, samples),
 	}
@@ -223,4 +224,42 @@ func table(title string, samples []Sample) report.Table {
 		}
 	}
 	return t
+}
+
+// answer is what the report on a cluster says first.
+var answer = report.Answer{
+	Sentences: []string{
+		"On one reused connection, the busiest of five pods gets {one_connection_busiest_over_mean_wangell} " +
+			"times the mean with Wangell's default, Connection, " +
+			"{one_connection_busiest_over_mean_wangell_request} times with Request and " +
+			"{one_connection_busiest_over_mean_knative} times with Knative.",
+		"There, Request answers {one_connection_req_per_s_wangell_request} requests per second, " +
+			"{one_connection_request_over_knative} times as many as Knative and " +
+			"{one_connection_request_over_connection} times as many as Connection.",
+	},
+	Quoted: []string{
+		"one_connection_busiest_over_mean_wangell", "one_connection_busiest_over_mean_wangell_request",
+		"one_connection_busiest_over_mean_knative", "one_connection_req_per_s_wangell",
+		"one_connection_req_per_s_wangell_request", "one_connection_req_per_s_knative",
+		"five_connections_busiest_over_mean_nftables", "five_connections_busiest_over_mean_wangell",
+		"five_connections_busiest_over_mean_wangell_request", "one_connection_added_p50_ms",
+	},
+}
+
+// machineAnswer is what the report on one machine says first.
+var machineAnswer = report.Answer{
+	Sentences: []string{
+		"On one reused connection, the busiest of five pods gets {one_connection_busiest_over_mean_wangell} " +
+			"times the mean with Connection, the default, and {one_connection_busiest_over_mean_wangell_request} " +
+			"times with Request.",
+		"There, Request answers {one_connection_req_per_s_wangell_request} requests per second, " +
+			"{one_connection_request_over_connection} times as many as Connection, and adds " +
+			"{one_connection_added_p50_ms} to the median.",
+	},
+	Quoted: []string{
+		"one_connection_busiest_over_mean_wangell", "one_connection_busiest_over_mean_wangell_request",
+		"one_connection_req_per_s_wangell", "one_connection_req_per_s_wangell_request",
+		"one_connection_request_over_connection", "one_connection_added_p50_ms", "one_connection_added_p99_ms",
+		"seven_clients_busiest_over_mean_wangell", "seven_clients_busiest_over_mean_wangell_request",
+	},
 }

@@ -49,7 +49,7 @@ func newReport(raw Samples) *report.Report {
 	}
 	phases := phasesOf(raw)
 	r := &report.Report{
-		Name: reportName, Title: "Cold requests on Kubernetes: Wangell and Knative", Raw: raw, How: how,
+		Name: reportName, Title: "Cold requests on Kubernetes: Wangell and Knative", Raw: raw, How: how, Answer: answer,
 		Summary: append(summary(cold, warm),
 			report.Value{Key: "requests", Value: float64(requests), Meaning: "cold requests to each"},
 			report.Value{Key: "lost", Value: float64(lost), Meaning: "lost requests, cold and warm"}),
@@ -158,4 +158,18 @@ func table(cold, warm map[string][]float64) report.Table {
 		t.Rows = append(t.Rows, append(row, fmt.Sprint(len(warm[side])), report.Decimal(report.Median(warm[side]))))
 	}
 	return t
+}
+
+// answer is what the report says first.
+var answer = report.Answer{
+	Sentences: []string{
+		"A cold request takes {wangell_median_ms} with Wangell and {knative_median_ms} with Knative " +
+			"(medians); by the means, Knative takes {ratio_mean} times as long.",
+		"Wangell differs from a pod made by hand by {overhead_median_ms} (95 % interval: {overhead_low_ms} to " +
+			"{overhead_high_ms}), and {lost} requests were lost.",
+	},
+	Quoted: []string{
+		"wangell_median_ms", "wangell_p99_ms", "knative_median_ms", "knative_p99_ms", "knative_notoken_median_ms",
+		"ratio_mean", "floor_median_ms", "overhead_median_ms", "overhead_low_ms", "lost",
+	},
 }

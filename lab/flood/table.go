@@ -58,7 +58,7 @@ func newReport(s Samples) *report.Report {
 		text, tables = how+howPeers, append(tables, peerTable(s))
 	}
 	return &report.Report{
-		Name: reportName, Title: "The gate under attack", Raw: s, How: text,
+		Name: reportName, Title: "The gate under attack", Raw: s, How: text, Answer: answer,
 		Summary: report.Summary{
 			{Key: "forged_syn_per_s", Value: math.Round(rate), Meaning: "forged SYNs per second, in the slowest of the floods"},
 			{Key: "warm_genuine_requests", Value: warm.n(), Meaning: "flood of a warm service: genuine requests on it"},
@@ -161,4 +161,20 @@ func requestTable(s Samples) report.Table {
 		t.Rows = append(t.Rows, append([]string{k.name}, cells(k.r)...))
 	}
 	return t
+}
+
+// answer is what the report says first.
+var answer = report.Answer{
+	Sentences: []string{
+		"Under {forged_syn_per_s} forged SYNs per second, {warm_genuine_failed} of {warm_genuine_requests} " +
+			"genuine requests to a warm service failed, and {cold_genuine_failed} of {cold_genuine_requests} to " +
+			"sleeping services; forged SYNs started {cold_pods_started_by_forged} pods.",
+		"On a cluster under the same flood, {wangell_cluster_failed} requests failed with Wangell, " +
+			"{kube_proxy_failed} with kube-proxy and {knative_failed} with Knative.",
+	},
+	Quoted: []string{
+		"forged_syn_per_s", "warm_genuine_failed", "warm_genuine_p99_ms", "cold_pods_started_by_forged",
+		"cold_genuine_failed", "cold_genuine_p50_ms", "other_service_failed", "wangell_cluster_failed",
+		"kube_proxy_failed", "knative_failed",
+	},
 }

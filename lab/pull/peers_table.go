@@ -31,6 +31,7 @@ once a node has 30 %. Times are of the nodes that go on.`
 func newPeersReport(raw peerPulls) *report.Report {
 	return &report.Report{
 		Name: peersName, Title: "Nodes that pull an image at once, and share it", Raw: raw, How: howPeers,
+		Answer:  peersAnswer,
 		Summary: raw.summary(), Tables: []report.Table{raw.table()}, Figure: func(c draw.Canvas) error {
 			raw.plot().Draw(c)
 			return nil
@@ -158,4 +159,18 @@ func (raw peerPulls) plot() *plot.Plot {
 		}
 	}
 	return p
+}
+
+// peersAnswer is what the report says first.
+var peersAnswer = report.Answer{
+	Sentences: []string{
+		"When 3 nodes pull an image at once, the last one has it after {peers_3_s_off} s if each pulls for " +
+			"itself, and after {peers_3_s_on} s if they share; one node alone takes {peers_1_s_off} s.",
+		"The registry sends {origin_bytes_ratio_off} times the bytes of the image without sharing, and " +
+			"{origin_bytes_ratio_on} times with it.",
+	},
+	Quoted: []string{
+		"peers_1_s_off", "peers_1_s_on", "peers_3_s_off", "peers_3_s_on", "origin_bytes_ratio_off",
+		"origin_bytes_ratio_on", "peers_last_ratio", "peers_s_peer_dies", "peers_s_garbage", "peers_s_registry_gone",
+	},
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,8 +21,12 @@ const textWidth = 110
 func (r *Report) Markdown() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n", r.Title)
-	r.Summary.table().write(&b)
-	fmt.Fprintf(&b, "\n![%s](%s.svg)\n\n## How it was measured\n\n%s\n", r.Title, r.Name, wrap(r.How, textWidth))
+	if text := r.Answer.text(r.Summary); text != "" {
+		b.WriteString(wrap(text, textWidth) + "\n\n")
+	}
+	fmt.Fprintf(&b, "![%s](%s.svg)\n\n", r.Title, r.Name)
+	r.Answer.table(r.Summary).write(&b)
+	fmt.Fprintf(&b, "\n## How it was measured\n\n%s\n", wrap(r.How, textWidth))
 	for _, t := range r.Tables {
 		fmt.Fprintf(&b, "\n## %s\n\n", t.Title)
 		t.write(&b)
@@ -37,7 +42,72 @@ func (r *Report) Markdown() []byte {
 	settings.write(&b)
 	fmt.Fprintf(&b, "\nMeasured %s. [%s.json](%s.json) has every sample; the plot is also available as [PNG](%s.png).\n",
 		r.Time.UTC().Format("2006-01-02 15:04 MST"), r.Name, r.Name, r.Name)
+	b.WriteString("\n## All values\n\n")
+	r.Summary.table().write(&b)
 	return b.Bytes()
+}
+
+// braced is the key of a value in a sentence.
+var braced = regexp.MustCompile(`\{\w+\}`)
+
+// text returns the sentences with the values of a summary.
+func (a Answer) text(s Summary) string {
+	var sentences []string
+	for _, sentence := range a.Sentences {
+		complete := true
+		text := braced.ReplaceAllStringFunc(sentence, func(key string) string {
+			key = strings.Trim(key, "{}")
+			v := s.Get(key)
+			complete = complete && !math.IsNaN(v)
+			if unit := unitOf(key); unit != " ms" || math.Abs(v) < 10_000 {
+				return short(v) + unit
+			}
+			return short(v/1000) + " s"
+		})
+		if complete {
+			sentences = append(sentences, text)
+		}
+	}
+	return strings.Join(sentences, " ")
+}
+
+// table returns the quoted values; the first of the summary if none of them was measured.
+func (a Answer) table(s Summary) Table {
+	t := Table{Header: []string{"", "value"}}
+	for _, key := range a.Quoted {
+		if i := slices.IndexFunc(s, func(v Value) bool { return v.Key == key }); i >= 0 {
+			t.Rows = append(t.Rows, s[i:min(i+2, len(s))].table().Rows[0][:2])
+		}
+	}
+	if len(t.Rows) == 0 {
+		for _, row := range s.table().Rows {
+			t.Rows = append(t.Rows, row[:2])
+		}
+	}
+	t.Rows = t.Rows[:min(len(t.Rows), MaxQuoted)]
+	return t
+}
+
+// short formats a number for a sentence: whole if it is a hundred or more, with commas; with one decimal from ten on,
+// with two below, and with three below a hundredth.
+func short(v float64) string {
+	size := math.Abs(v)
+	switch {
+	case v == math.Trunc(v) || size >= 100:
+		text := strconv.FormatFloat(size, 'f', 0, 64)
+		for i := len(text) - 3; i > 0; i -= 3 {
+			text = text[:i] + "," + text[i:]
+		}
+		if v < 0 && text != "0" {
+			text = "-" + text
+		}
+		return text
+	case size < 0.01:
+		return strconv.FormatFloat(v, 'f', 3, 64)
+	case size >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
 // table puts the summary into rows; an interval is one row.

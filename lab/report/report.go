@@ -58,6 +58,19 @@ func (s Summary) Get(key string) float64 {
 	return math.NaN()
 }
 
+// Answer is what people take from a report who read no further.
+type Answer struct {
+	// Sentences are two. A key of the summary in braces stands for its value, rounded, and with its unit if that is
+	// of time: "A request takes {median_ms}." A sentence with a value that was not measured is
+	// left out.
+	Sentences []string
+	// Quoted are the keys of at most MaxQuoted values, or lower bounds of intervals, in the order in which they are shown.
+	Quoted []string
+}
+
+// MaxQuoted is the most rows of the table that a report begins with.
+const MaxQuoted = 10
+
 // Table is a table of a report.
 type Table struct {
 	// Title is the heading above the table.
@@ -77,6 +90,8 @@ type Report struct {
 	Time time.Time `json:"time"`
 	// Summary is the outcome.
 	Summary Summary `json:"summary"`
+	// Answer is what the report says first.
+	Answer Answer `json:"-"`
 	// How describes the method, in one paragraph.
 	How string `json:"how"`
 	// Params are all settings that can change the outcome.

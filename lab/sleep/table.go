@@ -31,7 +31,7 @@ for processors, as the scheduler counts them.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(s Samples) *report.Report {
-	r := &report.Report{Name: reportName, Title: "Asleep: latency against memory kept", Raw: s,
+	r := &report.Report{Name: reportName, Title: "Asleep: latency against memory kept", Raw: s, Answer: answer,
 		How: strings.ReplaceAll(how, "\n", " "), Figure: figure(s)}
 	answers := report.Table{Title: "Answers (ms) and memory (MB, medians)", Header: []string{"app", "state", "connect p50",
 		"first byte p50", "p99", "resident", "swapped", "samples"}}
@@ -128,4 +128,20 @@ func addFlap(r *report.Report, k *Flap) {
 		report.Value{Key: "flap_freezes", Value: float64(k.Freezes), Meaning: "freezes meanwhile"},
 		report.Value{Key: "flap_failed", Value: float64(k.Failed), Meaning: "of the requests, failed"},
 		report.Value{Key: "flap_longest_ms", Value: k.Longest, Meaning: "the longest of them"})
+}
+
+// answer is what the report says first.
+var answer = report.Answer{
+	Sentences: []string{
+		"The first byte takes {hello_frozen_p50_ms} from a frozen service, {hello_reclaimed_p50_ms} if its " +
+			"memory was given back too, {hello_prepared_p50_ms} from a prepared one and {hello_cold_p50_ms} from " +
+			"a cold one (medians).",
+		"{connections_survived} of {connections_tried} connections outlived {freezes} freezes, and " +
+			"{flap_failed} of {flap_requests} requests failed beside freezes.",
+	},
+	Quoted: []string{
+		"hello_warm_p50_ms", "hello_frozen_p50_ms", "hello_reclaimed_p50_ms", "hello_prepared_p50_ms",
+		"hello_cold_p50_ms", "connections_survived", "flap_failed", "k8s_frozen_p50_ms", "k8s_cold_p50_ms",
+		"knative_cold_p50_ms",
+	},
 }

@@ -25,7 +25,7 @@ func newDiskReport(w workload, raw Samples) *report.Report {
 		}
 	}
 	return &report.Report{Name: reportName(w.name()) + diskSuffix, Title: w.title() + ": the disk", Raw: raw, How: howDisk,
-		Summary: sum, Tables: []report.Table{iostatTable(raw)}, Figure: diskFigure(raw)}
+		Answer: diskAnswer, Summary: sum, Tables: []report.Table{iostatTable(raw)}, Figure: diskFigure(raw)}
 }
 
 // machineValues are the means of what the machine did in some runs.
@@ -69,4 +69,21 @@ func iostatTable(raw Samples) report.Table {
 		t.Header = []string{"test"}
 	}
 	return t
+}
+
+// diskAnswer is what the report on the disk says first.
+var diskAnswer = report.Answer{
+	Sentences: []string{
+		"The disk writes at most {layer_iostat_max_wkb_s} kB/s with the data in the container's layer, " +
+			"{volume_iostat_max_wkb_s} kB/s on a volume and {direct_iostat_max_wkb_s} kB/s without a container.",
+		"The processors are busy for {layer_cpu_busy_pct} %, {volume_cpu_busy_pct} % and " +
+			"{direct_cpu_busy_pct} % of the time, and at most {layer_dirty_max_mib} MiB, {volume_dirty_max_mib} " +
+			"MiB and {direct_dirty_max_mib} MiB wait to be written.",
+	},
+	Quoted: []string{
+		"direct_iostat_max_wkb_s", "layer_iostat_max_wkb_s", "preallocated_iostat_max_wkb_s",
+		"sparse_iostat_max_wkb_s", "volume_iostat_max_wkb_s", "split_layer_iostat_max_wkb_s",
+		"split_volume_iostat_max_wkb_s", "tuned_iostat_max_wkb_s", "btrfs_layer_iostat_max_wkb_s",
+		"btrfs_volume_iostat_max_wkb_s",
+	},
 }

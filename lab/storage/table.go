@@ -28,6 +28,7 @@ func newReport(w workload, raw Samples) *report.Report {
 	}
 	return &report.Report{
 		Name: reportName(w.name()), Title: w.title(), Raw: raw, How: fmt.Sprintf(how, w.how(), w.tuning()),
+		Answer:  answer,
 		Summary: summary(w, raw),
 		Tables:  append(tables, failureTable(raw)...),
 		Figure:  figure(w, raw),
@@ -95,4 +96,20 @@ func failureTable(raw Samples) []report.Table {
 		return nil
 	}
 	return []report.Table{t}
+}
+
+// answer is what the report says first.
+var answer = report.Answer{
+	Sentences: []string{
+		"An operation takes {test1_median_ms} with the data in the container's layer, {test3_median_ms} on a " +
+			"volume and {direct_median_ms} without a container (medians).",
+		"The layer differs from no container by {layer_minus_direct_ms} (95 % interval: " +
+			"{layer_minus_direct_low_ms} to {layer_minus_direct_high_ms}), and from the volume by " +
+			"{layer_minus_volume_ms} ({layer_minus_volume_low_ms} to {layer_minus_volume_high_ms}).",
+	},
+	Quoted: []string{
+		"direct_median_ms", "test1_median_ms", "test2_median_ms", "test3_median_ms", "test4_median_ms",
+		"split_volume_median_ms", "test5_median_ms", "btrfs_layer_median_ms", "layer_minus_direct_low_ms",
+		"layer_minus_volume_low_ms",
+	},
 }

@@ -5,13 +5,16 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"wangell.loutres.me/internal/show/cli"
 	"wangell.loutres.me/lab"
+	"wangell.loutres.me/lab/report"
 )
 
 func TestEveryCommandHasHelpAndExamples(t *testing.T) {
@@ -125,5 +128,71 @@ func TestCommittedReportsAreUpToDate(t *testing.T) {
 				t.Errorf("the summary does not follow from the samples:\n%s\nwant:\n%s", compact.Bytes(), summary)
 			}
 		})
+	}
+}
+
+// Every committed report begins with its answer in two sentences, then the figure, then a short table.
+func TestCommittedReportsBeginWithTheAnswer(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(committed, "*.md"))
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%v: %d reports in %s", err, len(files), committed)
+	}
+	for _, file := range files {
+		name := filepath.Base(file)
+		if name == "README.md" {
+			continue
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, after, found := strings.Cut(string(data), "\n|")
+		if !found {
+			t.Errorf("%s: no table", name)
+			continue
+		}
+		rows := -2 // its header
+		for line := range strings.Lines("|" + after) {
+			if !strings.HasPrefix(line, "|") {
+				break
+			}
+			rows++
+		}
+		if rows < 1 || rows > report.MaxQuoted {
+			t.Errorf("%s: its first table has %d rows, want 1 to %d", name, rows, report.MaxQuoted)
+		}
+		_, answer, _ := strings.Cut(before, "\n") // without the title
+		answer, _, figure := strings.Cut(answer, "![")
+		if n := len(sentence.FindAllString(answer+" ", -1)); n < 2 || n > 2 && figure {
+			t.Errorf("%s: %d sentences before its first table, want an answer in two: %q", name, n, answer)
+		}
+	}
+}
+
+// sentence is the end of one.
+var sentence = regexp.MustCompile(`[a-z0-9%)]\.\s`)
+
+// A key that no report has would leave a sentence or a row out of all of them.
+func TestAnswersNameKeysThatReportsHave(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(committed, "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if filepath.Base(file) == "packets.json" {
+			continue
+		}
+		r, err := render(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(r.Answer.Quoted); len(r.Answer.Sentences) != 2 || n == 0 || n > report.MaxQuoted {
+			t.Errorf("%s: %d sentences, %d quoted keys", r.Name, len(r.Answer.Sentences), n)
+		}
+		for _, key := range r.Answer.Quoted {
+			if math.IsNaN(r.Summary.Get(key)) {
+				t.Errorf("%s quotes %s, which it does not have", r.Name, key)
+			}
+		}
 	}
 }

@@ -23,7 +23,7 @@ kernel memory and not included in these numbers; they are bounded by their limit
 func newReport(samples []Sample) *report.Report {
 	last := samples[len(samples)-1]
 	return &report.Report{
-		Name: reportName, Title: "Sleeping services: start, memory, processor use", Raw: samples, How: how,
+		Name: reportName, Title: "Sleeping services: start, memory, processor use", Raw: samples, How: how, Answer: answer,
 		Summary: report.Summary{
 			{Key: "services", Value: float64(last.Services), Meaning: "sleeping services"},
 			{Key: "start_s", Value: last.Start, Meaning: "wangell up: seconds until every service can be woken"},
@@ -50,4 +50,18 @@ func table(samples []Sample) report.Table {
 		t.Rows = append(t.Rows, row)
 	}
 	return t
+}
+
+// answer is what the report says first.
+var answer = report.Answer{
+	Sentences: []string{
+		"With {services} sleeping services, every one of them can be woken {start_s} s after `wangell up` " +
+			"begins, and a cold request takes {cold_ms}.",
+		"The daemon has {daemon_rss_mib} MiB of resident memory and the controller {controller_rss_mib} MiB; " +
+			"idle, they use {daemon_cpu_percent} % and {controller_cpu_percent} % of a core.",
+	},
+	Quoted: []string{
+		"services", "start_s", "daemon_rss_mib", "daemon_cpu_percent", "controller_rss_mib", "controller_cpu_percent",
+		"cold_ms",
+	},
 }

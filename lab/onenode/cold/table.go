@@ -38,7 +38,7 @@ func newReport(raw Samples, retransmits uint64) *report.Report {
 	low, high := report.MedianDifferenceInterval(cold, floor, 0.95)
 	phases := phasesOf(raw)
 	return &report.Report{
-		Name: reportName, Title: "Cold requests: overhead over the floor", Raw: raw, How: how,
+		Name: reportName, Title: "Cold requests: overhead over the floor", Raw: raw, How: how, Answer: answer,
 		Summary: report.Summary{
 			{Key: "median_ms", Value: report.Median(cold), Meaning: "cold request, connect() to first byte: median"},
 			{Key: "mean_ms", Value: report.Mean(cold), Meaning: "cold request: mean"},
@@ -89,4 +89,17 @@ func phasesOf(raw Samples) []report.Phase {
 		names = append(names, string(name))
 	}
 	return report.Phases(names, wakes, floors)
+}
+
+// answer is what the report says first.
+var answer = report.Answer{
+	Sentences: []string{
+		"A cold request takes {median_ms} (median), {overhead_median_ms} more than the floor, the start of " +
+			"the same container by hand.",
+		"{lost} of {requests} requests were lost, and {syn_retransmits} SYNs were sent again.",
+	},
+	Quoted: []string{
+		"median_ms", "p99_ms", "connected_median_ms", "floor_median_ms", "overhead_median_ms", "overhead_low_ms",
+		"requests", "lost", "syn_retransmits",
+	},
 }

@@ -33,7 +33,7 @@ func mainReport(p plan, raw Samples) *report.Report {
 		How: howAll + fmt.Sprintf(`The load server is the hello image. Fixed load: ab, %d requests on a connection each, %d
 			connections at a time, against %d pods. The other parts have reports of their own.`,
 			p.requests, concurrency, fixedReplicas),
-		Figure: fixedFigure(p, raw.Fixed),
+		Answer: answer, Figure: fixedFigure(p, raw.Fixed),
 	}
 	if len(raw.Fixed) > 0 {
 		r.Summary = fixedSummary(p, raw.Fixed)
@@ -45,4 +45,21 @@ func mainReport(p plan, raw Samples) *report.Report {
 		r.Summary = append(r.Summary, s...)
 	}
 	return r
+}
+
+// answer is what the report says first.
+var answer = report.Answer{
+	Sentences: []string{
+		"The fixed load takes {fixed_mean_s_wangell} s with Wangell, {fixed_mean_s_iptables} s with " +
+			"kube-proxy's iptables and {fixed_mean_s_nftables} s with its nftables (means).",
+		"While pods come and go, {disturbed_failed_requests_wangell} requests fail with Wangell, " +
+			"{disturbed_failed_requests_iptables} with iptables and {disturbed_failed_requests_nftables} with " +
+			"nftables.",
+	},
+	Quoted: []string{
+		"fixed_mean_s_iptables", "fixed_mean_s_nftables", "fixed_mean_s_wangell", "short_conn_per_s_iptables",
+		"short_conn_per_s_nftables", "short_conn_per_s_wangell", "short_conn_per_s_direct",
+		"disturbed_failed_requests_iptables", "disturbed_failed_requests_nftables",
+		"disturbed_failed_requests_wangell",
+	},
 }

@@ -16,12 +16,13 @@ func alternatingReport(p plan, modes []AlternatingMode) *report.Report {
 			one connection, %d times. (--requests 500000 --repetitions 10 gives the full
 			size.) The load server waits before each answer, like one that queries a database; otherwise one client on the
 			same machine would use nearly as much processor time as a hundred. It exits at once at SIGTERM. An autoscaler of
-			the experiment scales all modes by the same rule (internal/decide/scale: replicas = ceil(current × value / target), 1 to
-			3) from the same data, the processor time that the kernel counts for the pods' cgroups. It sets the number
+			the experiment scales all modes by the same rule (internal/decide/scale: replicas = ceil(current × value / target), 1
+			to 3) from the same data, the processor time that the kernel counts for the pods' cgroups. It sets the number
 			through the scale subresource of the Deployment and of the WangellService. Under heavy load the number rises to
 			3; under light load it falls to 1, and pods end while ab runs. ab runs without -r: it breaks off at the first
 			connection that is cut, and the next run begins two intervals of the autoscaler later.`,
 			p.heavy, concurrency, p.heavy/lightShare, p.pairs),
+		Answer:  alternatingAnswer,
 		Summary: alternatingSummary(modes), Tables: []report.Table{alternatingTable(modes)},
 		Figure: alternatingFigure(modes),
 	}
@@ -70,6 +71,7 @@ func flapReport(p plan, samples []FlapSample) *report.Report {
 			deleted, at a fixed interval, under ab -r with a connection per request or under wrk with persistent connections.
 			A load server that refuses stops listening at once at SIGTERM, answers what is open, and closes persistent
 			connections after their next answer.`,
+		Answer:  flapAnswer,
 		Summary: flapSummary(p, samples), Tables: []report.Table{flapTable(samples)}, Figure: flapFigure(p, samples),
 	}
 }
@@ -108,4 +110,39 @@ func flapTable(samples []FlapSample) report.Table {
 			strconv.Itoa(s.Requests), strconv.Itoa(s.Failed), strconv.Itoa(len(s.Aborts))})
 	}
 	return t
+}
+
+// alternatingAnswer is what the report on alternating load says first.
+var alternatingAnswer = report.Answer{
+	Sentences: []string{
+		"Under a load that alternates, {flap_aborted_runs_wangell} runs of ab break off with Wangell, " +
+			"{flap_aborted_runs_iptables} with kube-proxy's iptables and {flap_aborted_runs_nftables} with its " +
+			"nftables.",
+		"The runs lose {flap_failed_requests_wangell}, {flap_failed_requests_iptables} and " +
+			"{flap_failed_requests_nftables} requests.",
+	},
+	Quoted: []string{
+		"flap_failed_requests_iptables", "flap_failed_requests_nftables", "flap_failed_requests_wangell",
+		"flap_aborted_runs_iptables", "flap_aborted_runs_nftables", "flap_aborted_runs_wangell",
+	},
+}
+
+// flapAnswer is what the report on pods that come and go says first.
+var flapAnswer = report.Answer{
+	Sentences: []string{
+		"While pods are scaled, replaced and deleted, {disturbed_failed_requests_wangell} requests fail with " +
+			"Wangell, {disturbed_failed_requests_iptables} with kube-proxy's iptables and " +
+			"{disturbed_failed_requests_nftables} with its nftables.",
+		"A server that refuses connections at SIGTERM while pods are scaled accounts for " +
+			"{disturbed_scale_refuse_ab_failed_requests_wangell}, " +
+			"{disturbed_scale_refuse_ab_failed_requests_iptables} and " +
+			"{disturbed_scale_refuse_ab_failed_requests_nftables} of them.",
+	},
+	Quoted: []string{
+		"disturbed_failed_requests_iptables", "disturbed_failed_requests_nftables",
+		"disturbed_failed_requests_wangell", "disturbed_scale_refuse_ab_failed_requests_iptables",
+		"disturbed_scale_refuse_ab_failed_requests_nftables", "disturbed_scale_refuse_ab_failed_requests_wangell",
+		"disturbed_rollout_ab_failed_requests_iptables", "disturbed_rollout_ab_failed_requests_nftables",
+		"disturbed_rollout_ab_failed_requests_wangell",
+	},
 }

@@ -57,6 +57,7 @@ func ratesReport(p plan, samples []RateSample) *report.Report {
 			that all connections to a pod come from one address. Ports are reused within a minute, and the pod's kernel
 			drops SYNs whose time stamp is older than that of the last connection from there (PAWS). Clients see this as a
 			second or more of waiting, and the more the longer a run lasts.`, rateHosts, concurrency, fixedReplicas),
+		Answer:  ratesAnswer,
 		Summary: ratesSummary(p, samples), Tables: []report.Table{ratesTable(p, samples)}, Figure: ratesFigure(p, samples),
 	}
 }
@@ -113,6 +114,7 @@ func replicasReport(p plan, samples []ReplicaSample) *report.Report {
 		Name: replicasName, Title: "Time of a fixed load by the number of pods", Raw: samples,
 		How: howAll + `The load server is the hello image. The last setting is autoscaled, 1 to 3 pods, by the experiment's
 			own autoscaler (see the report on alternating load), starting from one pod.`,
+		Answer:  replicasAnswer,
 		Summary: replicasSummary(p, samples), Tables: replicasTables(p, samples), Figure: replicasFigure(p, samples),
 	}
 }
@@ -156,4 +158,36 @@ func replicasTables(p plan, samples []ReplicaSample) []report.Table {
 		each.Rows = append(each.Rows, row)
 	}
 	return []report.Table{mean, each}
+}
+
+// ratesAnswer is what the report on rates says first.
+var ratesAnswer = report.Answer{
+	Sentences: []string{
+		"Wangell opens {short_conn_per_s_wangell} short connections per second, kube-proxy " +
+			"{short_conn_per_s_iptables} with iptables and {short_conn_per_s_nftables} with nftables, and clients " +
+			"without a Service {short_conn_per_s_direct} (medians).",
+		"For clients on the LAN, these are {lan_short_conn_per_s_wangell}, {lan_short_conn_per_s_iptables}, " +
+			"{lan_short_conn_per_s_nftables} and {lan_short_conn_per_s_direct}.",
+	},
+	Quoted: []string{
+		"short_conn_per_s_iptables", "short_conn_per_s_nftables", "short_conn_per_s_wangell",
+		"short_conn_per_s_direct", "keepalive_req_per_s_iptables", "keepalive_req_per_s_nftables",
+		"keepalive_req_per_s_wangell", "lan_short_conn_per_s_iptables", "lan_short_conn_per_s_nftables",
+		"lan_short_conn_per_s_wangell",
+	},
+}
+
+// replicasAnswer is what the report on numbers of pods says first.
+var replicasAnswer = report.Answer{
+	Sentences: []string{
+		"With 3 pods, the load takes {replicas_3_mean_s_wangell} s with Wangell, {replicas_3_mean_s_iptables} " +
+			"s with kube-proxy's iptables and {replicas_3_mean_s_nftables} s with its nftables (means).",
+		"Autoscaled from 1 to 3 pods, it takes {replicas_1_to_3_mean_s_wangell} s, " +
+			"{replicas_1_to_3_mean_s_iptables} s and {replicas_1_to_3_mean_s_nftables} s.",
+	},
+	Quoted: []string{
+		"replicas_1_mean_s_iptables", "replicas_1_mean_s_nftables", "replicas_1_mean_s_wangell",
+		"replicas_3_mean_s_iptables", "replicas_3_mean_s_nftables", "replicas_3_mean_s_wangell",
+		"replicas_1_to_3_mean_s_iptables", "replicas_1_to_3_mean_s_nftables", "replicas_1_to_3_mean_s_wangell",
+	},
 }
