@@ -112,7 +112,7 @@ func TestHashCoversFieldsThatNeedANewPod(t *testing.T) {
 		"Resources": true,
 		"Volumes":   true, "VolumeMounts": true, "SecurityContext": true, "ServiceAccountName": true,
 		"AutomountServiceAccountToken": true, "EnableServiceLinks": true, "Template": true,
-		"Port": false, "HostPort": false, "IdleTimeout": false, "Address": false, "ImagePullPolicy": false,
+		"Port": false, "HostPort": false, "HostAddress": false, "IdleTimeout": false, "Address": false, "ImagePullPolicy": false,
 		"WakeTimeout":                   false,
 		"TerminationGracePeriodSeconds": false, "MaxParked": false, "MaxParkedPerSource": false, "MinReplicas": false,
 		"MaxReplicas": false, "Replicas": false, "Scaling": false, "SessionAffinity": false, "Balancing": false,

@@ -26,7 +26,7 @@ var supported = map[reflect.Type][]string{
 	reflect.TypeFor[corev1.ConfigMapVolumeSource](): {"name", "items", "defaultMode", "optional"},
 	reflect.TypeFor[corev1.VolumeMount]():           {"name", "mountPath", "readOnly", "subPath"},
 	reflect.TypeFor[WangellServiceSpec](): {
-		"image", "targetPort", "port", "hostPort", "idleTimeout", "address", "imagePullPolicy", "command", "args",
+		"image", "targetPort", "port", "hostPort", "hostAddress", "idleTimeout", "address", "imagePullPolicy", "command", "args",
 		"workingDir",
 		"env", "envFrom", "layer", "resources", "volumes", "volumeMounts", "securityContext", "wakeTimeout",
 		"terminationGracePeriodSeconds",

@@ -84,6 +84,12 @@ type WangellServiceSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="want a port from 1 to 65535: write hostPort: 8080, for example"
 	HostPort int32 `json:"hostPort,omitempty"`
+	// HostAddress is the IPv4 address of the machine at which hostPort is opened: at 127.0.0.1, only the machine itself
+	// reaches the port. Default: all of its addresses. One machine only.
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4",message="want an IPv4 address of the machine: write hostAddress: 127.0.0.1, for example, or leave it out"
+	HostAddress string `json:"hostAddress,omitempty"`
 	// IdleTimeout is the number of seconds without a packet after which the service sleeps, 1-31536000. Default: 300.
 	// +optional
 	// +kubebuilder:default=300

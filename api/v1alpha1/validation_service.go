@@ -50,6 +50,9 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("hostPort"), "remove it; the Service has a node port",
 			"is not available on Kubernetes: only on one machine")
 	}
+	if spec.HostAddress != "" {
+		errs.add(specPath.Child("hostAddress"), "remove it", "is not available on Kubernetes: only on one machine")
+	}
 	if b := spec.Balancing; b != nil && b.ClientAddress == ClientAddressTransparent {
 		errs.add(specPath.Child("balancing", "clientAddress"), "write clientAddress: Header, or leave it out",
 			"Transparent is not available on Kubernetes, where pods answer past Envoy's node: only on one machine")
@@ -118,6 +121,7 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 	pointerInRange(e, specPath.Child("drainTimeout"), s.DrainTimeout)
 	pointerInRange(e, specPath.Child("replicas"), s.Replicas)
 	e.address(s.Address)
+	e.hostAddress(s)
 	e.stopSignal(s.StopSignal)
 	e.oneOf(specPath.Child("imagePullPolicy"), string(s.ImagePullPolicy),
 		string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
@@ -240,6 +244,25 @@ func (e *ValidationErrors) clusterOnly(s *WangellServiceSpec) {
 	}
 	if s.ImagePull != nil && s.ImagePull.Nodes != nil {
 		e.add(specPath.Child("imagePull", "nodes"), remove, "is not available on one machine: there is one node")
+	}
+}
+
+// hostAddress checks the address of the machine at which hostPort is opened.
+func (e *ValidationErrors) hostAddress(s *WangellServiceSpec) {
+	if s.HostAddress == "" {
+		return
+	}
+	p := specPath.Child("hostAddress")
+	const fix = "write hostAddress: 127.0.0.1, for the machine alone, another IPv4 address that it has, or leave it out " +
+		"for all"
+	ip, err := netip.ParseAddr(s.HostAddress)
+	switch {
+	case err != nil || !ip.Is4():
+		e.add(p, fix, "want an IPv4 address of the machine, got %q", s.HostAddress)
+	case ip.IsUnspecified() || ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		e.add(p, fix, "%s is not the address of one machine: it is unspecified, multicast or broadcast", ip)
+	case s.HostPort == 0:
+		e.add(p, "write hostPort: 8080, for example, or remove hostAddress", "opens no port without hostPort")
 	}
 }
 

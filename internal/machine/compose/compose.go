@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ func Load(ctx context.Context, o Options) (*types.Project, error) {
 func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note, error) {
 	var services []*v1alpha1.WangellService
 	var notes []Note
-	names, published := map[string]string{}, map[int32]string{}
+	names, published := map[string]string{}, map[netip.AddrPort]string{}
 	for _, name := range slices.Sorted(maps.Keys(p.Services)) {
 		service := p.Services[name]
 		t := &translation{project: p, service: &service, options: o}
@@ -73,13 +74,15 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 				Text: "the service is left out: " + strings.ReplaceAll(errs.Error(), "\n", "; ")})
 			continue
 		}
-		if other, taken := published[s.Spec.HostPort]; taken {
-			notes = append(notes, Note{Service: name, Field: "ports", Lost: true, Text: fmt.Sprintf(
-				"port %d is not published at the machine: %s already publishes it", s.Spec.HostPort, other)})
-			s.Spec.HostPort = 0
-		}
 		if s.Spec.HostPort != 0 {
-			published[s.Spec.HostPort] = name
+			at := s.Spec.HostEndpoint()
+			if other := publisher(published, at); other != "" {
+				notes = append(notes, Note{Service: name, Field: "ports", Lost: true, Text: fmt.Sprintf(
+					"port %d is not published at the machine: %s already publishes it", s.Spec.HostPort, other)})
+				s.Spec.HostPort, s.Spec.HostAddress = 0, ""
+			} else {
+				published[at] = name
+			}
 		}
 		services = append(services, s)
 	}
@@ -88,6 +91,17 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 		return nil, notes, fmt.Errorf("no service could be translated")
 	}
 	return services, notes, nil
+}
+
+// publisher returns the first by name of the services that are published at endpoints that overlap at, or "" if there
+// is none.
+func publisher(published map[netip.AddrPort]string, at netip.AddrPort) (first string) {
+	for other, name := range published {
+		if v1alpha1.EndpointsOverlap(at, other) && (first == "" || name < first) {
+			first = name
+		}
+	}
+	return first
 }
 
 // besides notes what a project has beside the services that are enabled.

@@ -207,11 +207,12 @@ services:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Count(got, "kind:") != 1 || !strings.Contains(got, "name: big-name") {
+	if strings.Count(got, "kind:") != 1 || !strings.Contains(got, "name: big-name") ||
+		!strings.Contains(got, "hostAddress: 127.0.0.1") {
 		t.Errorf("got\n%s", got)
 	}
 	wantNotes(t, notes, "services.built.build: the service is left out",
-		"services.worker.expose: the service is left out", "port 53/udp is not served", "not only at 127.0.0.1",
+		"services.worker.expose: the service is left out", "port 53/udp is not served",
 		"becomes big-name")
 	_, _, err = translate(t, map[string]string{"compose.yaml": "services: {a: {build: .}}"}, "compose.yaml")
 	if err == nil {
@@ -408,5 +409,49 @@ func fill(v reflect.Value) {
 		v.SetUint(77)
 	case reflect.Float32, reflect.Float64:
 		v.SetFloat(7)
+	}
+}
+
+// A port is published at no more addresses than the project asks for.
+func TestPortsArePublishedAtTheAddressOfTheProject(t *testing.T) {
+	for _, c := range []struct{ ports, address, note string }{
+		{`["6379:6379"]`, "", ""},
+		{`["0.0.0.0:6379:6379"]`, "", ""},
+		{`["127.0.0.1:6379:6379"]`, "127.0.0.1", ""},
+		{`[{target: 6379, published: "6379", host_ip: 192.168.1.5}]`, "192.168.1.5", ""},
+		{`["[::1]:6379:6379"]`, "none", "services.a.ports: port 6379 is not published at the machine: ::1 is not an IPv4 address"},
+		{`["[::]:6379:6379"]`, "none", "services.a.ports: port 6379 is not published at the machine: :: is not an IPv4 address"},
+		{`["127.0.0.1:6379:6379", "[::1]:6379:6379"]`, "127.0.0.1", "a service is published once"},
+		{`["[::1]:6379:6379", "127.0.0.1:6379:6379"]`, "127.0.0.1", "::1 is not an IPv4 address"},
+	} {
+		got, notes, err := translate(t, map[string]string{
+			"compose.yaml": "services:\n  a: {image: 'example.com/aa:1', ports: " + c.ports + "}\n",
+		}, "compose.yaml")
+		if err != nil {
+			t.Errorf("%s: %v", c.ports, err)
+			continue
+		}
+		_, rest, _ := strings.Cut(got, "hostAddress: ")
+		address, _, _ := strings.Cut(rest, "\n")
+		if !strings.Contains(got, "hostPort: 6379\n") {
+			address = "none"
+		}
+		if address != c.address || !strings.Contains(got, "  port: 6379\n") {
+			t.Errorf("%s: at address %q, want %q:\n%s", c.ports, address, c.address, got)
+		}
+		if c.note == "" && len(notes) > 0 {
+			t.Errorf("%s: notes %q", c.ports, notes)
+		}
+		if c.note != "" && !strings.Contains(strings.Join(notes, "\n"), c.note) {
+			t.Errorf("%s: notes %q, want %q", c.ports, notes, c.note)
+		}
+	}
+	got, _, err := translate(t, map[string]string{"compose.yaml": `
+services:
+  a: {image: 'example.com/aa:1', ports: ["127.0.0.1:80:80"]}
+  b: {image: 'example.com/bb:1', ports: ["127.0.0.2:80:80"]}
+`}, "compose.yaml")
+	if err != nil || strings.Count(got, "hostPort: 80") != 2 {
+		t.Errorf("one port at two addresses: %v\n%s", err, got)
 	}
 }

@@ -3,6 +3,7 @@
 package compose
 
 import (
+	"net/netip"
 	"path"
 	"strconv"
 	"strings"
@@ -24,7 +25,7 @@ func (t *translation) ports() bool {
 		case p.Protocol != "" && p.Protocol != "tcp":
 			t.lost(field, "port %d/%s is not served: services are TCP", p.Target, p.Protocol)
 			continue
-		case t.spec.Port != 0:
+		case t.spec.Port != 0 && t.spec.Port != int32(p.Target):
 			t.lost(field, "port %d is not served: a service has one port, and this one has %d", p.Target, t.spec.Port)
 			continue
 		}
@@ -37,11 +38,7 @@ func (t *translation) ports() bool {
 			t.lost(field, "%s is not published at the machine: write spec.hostPort with one port", p.Published)
 			continue
 		}
-		t.spec.HostPort = int32(published)
-		if p.HostIP != "" && p.HostIP != "0.0.0.0" {
-			t.lost(field, "port %d is published at all addresses of the machine, not only at %s: limit clients with "+
-				"spec.allowFrom", published, p.HostIP)
-		}
+		t.publish(p.HostIP, int32(published))
 	}
 	for _, e := range t.service.Expose {
 		number, protocol, _ := strings.Cut(e, "/")
@@ -68,4 +65,27 @@ func (t *translation) ports() bool {
 	t.lost("expose", "the service is left out: no connection can wake it without a port: "+
 		"write the one on which it listens")
 	return false
+}
+
+// publish publishes the service at a port of the machine, at the address host of it; "" is every address. What cannot
+// be had is not published at all, rather than at more addresses than the project asks for.
+func (t *translation) publish(host string, port int32) {
+	const field = "ports"
+	if t.spec.HostPort != 0 {
+		t.lost(field, "port %d is not published at the machine: a service is published once, and this one is at port %d",
+			port, t.spec.HostPort)
+		return
+	}
+	if host != "" {
+		addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+		switch {
+		case err != nil || !addr.Is4():
+			t.lost(field, "port %d is not published at the machine: %s is not an IPv4 address, and services are IPv4: write "+
+				"an IPv4 address of the machine, such as 127.0.0.1", port, host)
+			return
+		case !addr.IsUnspecified():
+			t.spec.HostAddress = addr.String()
+		}
+	}
+	t.spec.HostPort = port
 }

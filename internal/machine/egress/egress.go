@@ -74,8 +74,9 @@ func Open(cfg Config) (*Egress, error) {
 }
 
 // SetServices sets the service addresses that lead somewhere, and the services that are published at TCP ports of the
-// machine. Packets to the rest of the range of service addresses are rejected.
-func (e *Egress) SetServices(addrs []netip.Addr, published map[uint16]netip.AddrPort) error {
+// machine, at one of its addresses or, with 0.0.0.0, at all. Packets to the rest of the range of service addresses are
+// rejected.
+func (e *Egress) SetServices(addrs []netip.Addr, published map[netip.AddrPort]netip.AddrPort) error {
 	return e.do(func() error {
 		e.rules.services, e.rules.published = addrs, published
 		return errors.Join(e.apply(), e.acceptLoopback())

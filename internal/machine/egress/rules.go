@@ -38,9 +38,9 @@ const (
 //	  iifname "P*" oifname != "P*" oifname != "wangell0" masquerade
 //	  oifname "wangell0" ip saddr 127.0.0.0/8 masquerade }
 //	chain prerouting { type nat hook prerouting priority dstnat
-//	  fib daddr type local tcp dport PORT dnat to ADDRESS:PORT }   for each published service
+//	  fib daddr type local [ip daddr HOST] tcp dport PORT dnat to ADDRESS:PORT }   for each published service
 //	chain local { type nat hook output priority dstnat
-//	  the same }
+//	  the same, and those at loopback addresses }
 //	chain lost { type filter hook prerouting priority filter
 //	  iifname "P*" ip daddr PODS ip protocol udp fib daddr oif missing reject with icmp port-unreachable }
 //	chain forward { type filter hook forward priority filter
@@ -62,13 +62,16 @@ const (
 // UDP sockets learn of "port unreachable" and "prohibited", and not of "host unreachable" (udp(7), IP_RECVERR). The
 // route for pod addresses that lead nowhere answers with the latter.
 //
+// Services at loopback addresses are for the machine alone, and have no rule in prerouting: a neighbor can send packets to
+// 127.0.0.1 as well, and these would be redirected before the kernel drops them for their address.
+//
 // Packets from pods to existing services hardly ever get that far, because the gate handles them at the pods'
 // devices.
 type ruleset struct {
 	cfg       Config
 	services  []netip.Addr
 	switched  []string
-	published map[uint16]netip.AddrPort
+	published map[netip.AddrPort]netip.AddrPort
 }
 
 // table is the table of an instance.
@@ -108,9 +111,11 @@ func (r ruleset) apply(conn *nftables.Conn) error {
 
 	incoming := chain("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
 	local := chain("local", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest)
-	for _, port := range slices.Sorted(maps.Keys(r.published)) {
-		incoming(toMachine(port), leadTo(r.published[port]))
-		local(toMachine(port), leadTo(r.published[port]))
+	for _, at := range slices.SortedFunc(maps.Keys(r.published), netip.AddrPort.Compare) {
+		if !at.Addr().IsLoopback() {
+			incoming(toMachine(at), leadTo(r.published[at]))
+		}
+		local(toMachine(at), leadTo(r.published[at]))
 	}
 
 	fromPod := name(expr.MetaKeyIIFNAME, expr.CmpOpEq, pods)
@@ -232,14 +237,18 @@ func known() []expr.Any {
 // loopback is the range of loopback addresses (RFC 1122, section 3.2.1.3).
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
-// toMachine matches packets to a TCP port of an address of the machine.
-func toMachine(port uint16) []expr.Any {
-	return slices.Concat([]expr.Any{
+// toMachine matches packets to a TCP port of an address of the machine; of any, if that is 0.0.0.0.
+func toMachine(at netip.AddrPort) []expr.Any {
+	var to []expr.Any
+	if !at.Addr().IsUnspecified() {
+		to = inRange(offsetDestination, netip.PrefixFrom(at.Addr(), 32))
+	}
+	return slices.Concat(to, []expr.Any{
 		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)},
 	}, ofProtocol(unix.IPPROTO_TCP), []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, port)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, at.Port())},
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 	"wangell.loutres.me/internal/status"
 )
 
-// retryPorts publishes services at ports that other programs had, once these are free, until ctx ends.
+// retryPorts publishes services at ports that could not be had, once they can, until ctx ends.
 func (a *services) retryPorts(ctx context.Context) {
 	for {
 		select {
@@ -35,7 +35,7 @@ func (a *services) retryPorts(ctx context.Context) {
 	}
 }
 
-// tryPorts publishes services whose ports are free now.
+// tryPorts publishes services whose ports can be had.
 func (a *services) tryPorts() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -45,12 +45,12 @@ func (a *services) tryPorts() {
 	}
 	a.published.ports = maps.Clone(a.published.ports)
 	for _, s := range a.given {
-		k, port := v1alpha1.KeyOf(s), uint16(s.Spec.HostPort)
-		if free[port] != k || port == 0 {
+		k, at := v1alpha1.KeyOf(s), s.Spec.HostEndpoint()
+		if !at.IsValid() || free[at] != k {
 			continue
 		}
-		a.published.ports[port] = netip.AddrPortFrom(a.book.given[k], uint16(s.Spec.Port))
-		a.log.Info("a service is at its port of the machine now", "service", string(k), "hostPort", port)
+		a.published.ports[at] = netip.AddrPortFrom(a.book.given[k], uint16(s.Spec.Port))
+		a.log.Info("a service is at its port of the machine now", "service", string(k), "hostPort", at.Port())
 	}
 	a.publish(a.published)
 }
@@ -60,14 +60,14 @@ func (l local) Status() []status.Status {
 	list := l.Controller.Status()
 	for i := range list {
 		s := &list[i].Service
-		port := l.services.ports.waits(v1alpha1.KeyOf(s))
-		if port == 0 {
+		why := l.services.ports.waits(v1alpha1.KeyOf(s))
+		if why == "" {
 			continue
 		}
 		if s.Status.Message != "" {
 			s.Status.Message += "; "
 		}
-		s.Status.Message += busyPort(port)
+		s.Status.Message += why
 	}
 	return list
 }

@@ -5,8 +5,9 @@ package instance
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
-	"strconv"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -16,119 +17,164 @@ import (
 )
 
 // hostPorts reserves the machine's ports at which services are published: a listening socket keeps other programs
-// away from each. Package egress redirects the packets before they reach that socket.
+// away from each. Package egress redirects the packets before they reach that socket. The address 0.0.0.0 stands for
+// all addresses of the machine.
 type hostPorts struct {
-	held map[uint16]net.Listener
+	held map[netip.AddrPort]net.Listener
 	off  bool // nothing redirects packets to services
 
-	mu   sync.Mutex              // guards what follows
-	busy map[uint16]v1alpha1.Key // ports that other programs have, and the services that want them
+	mu   sync.Mutex                  // guards what follows
+	busy map[netip.AddrPort]waitPort // endpoints that cannot be had yet
 }
 
-// take reserves the ports of services. The caller calls commit once the services are accepted, or else rollback. On
-// error nothing is reserved. A port that another program has is no error: it is in busy.
-func (h *hostPorts) take(list []*v1alpha1.WangellService) (busy map[uint16]v1alpha1.Key, commit, rollback func(),
+// waitPort is a service that waits for an endpoint of the machine.
+type waitPort struct {
+	service v1alpha1.Key
+	why     string // and what to do
+}
+
+// take reserves the endpoints of services. The caller calls commit once the services are accepted, or else rollback. On
+// error nothing is reserved. An endpoint that another program has, or whose address the machine has not, is no error:
+// commit returns those that services wait for.
+func (h *hostPorts) take(list []*v1alpha1.WangellService) (commit func() map[netip.AddrPort]waitPort, rollback func(),
 	err error) {
-	wanted, busy := map[uint16]v1alpha1.Key{}, map[uint16]v1alpha1.Key{}
-	fresh := map[uint16]net.Listener{}
+	wanted, busy := map[netip.AddrPort]v1alpha1.Key{}, map[netip.AddrPort]waitPort{}
+	fresh := map[netip.AddrPort]net.Listener{}
 	rollback = func() {
 		for _, l := range fresh {
 			_ = l.Close()
 		}
 	}
+	var later []netip.AddrPort // those that overlap endpoints which commit gives back
 	for _, s := range list {
-		port, k := uint16(s.Spec.HostPort), v1alpha1.KeyOf(s)
-		if port == 0 {
+		at, k := s.Spec.HostEndpoint(), v1alpha1.KeyOf(s)
+		if !at.IsValid() {
 			continue
 		}
-		if other, taken := wanted[port]; taken {
-			rollback()
-			return nil, nil, nil, fmt.Errorf("service %s: spec.hostPort %d is already that of service %s: choose another",
-				k, port, other)
-		}
-		wanted[port] = k
-		if h.off {
-			rollback()
-			return nil, nil, nil, fmt.Errorf("service %s: spec.hostPort %d needs nf_tables in the kernel, and --egress: "+
-				"'wangell doctor' shows the first", k, port)
-		}
-		if h.held[port] != nil {
-			continue
-		}
-		l, err := listenAt(port)
-		if errors.Is(err, unix.EADDRINUSE) {
-			busy[port] = k
-			continue
-		}
-		if err != nil {
-			rollback()
-			return nil, nil, nil, fmt.Errorf("service %s: spec.hostPort %d cannot be used on this machine: %w: "+
-				"choose another", k, port, errors.Unwrap(err))
-		}
-		fresh[port] = l
-	}
-	commit = func() {
-		for port, l := range h.held {
-			if _, still := wanted[port]; !still {
-				_ = l.Close()
-				delete(h.held, port)
+		for other, of := range wanted {
+			if v1alpha1.EndpointsOverlap(at, other) {
+				rollback()
+				return nil, nil, fmt.Errorf("service %s: spec.hostPort %d is already that of service %s: choose another",
+					k, at.Port(), of)
 			}
 		}
-		for port, l := range fresh {
-			h.held[port] = l
+		wanted[at] = k
+		if h.off {
+			rollback()
+			return nil, nil, fmt.Errorf("service %s: spec.hostPort %d needs nf_tables in the kernel, and --egress: "+
+				"'wangell doctor' shows the first", k, at.Port())
+		}
+		if h.held[at] != nil {
+			continue
+		}
+		l, err := listenAt(at)
+		if err == nil {
+			fresh[at] = l
+			continue
+		}
+		why, waits := cannotYet(at, err)
+		switch {
+		case !waits:
+			rollback()
+			return nil, nil, fmt.Errorf("service %s: spec.hostPort %d cannot be used on this machine: %w: "+
+				"choose another", k, at.Port(), errors.Unwrap(err))
+		case h.overlaps(at):
+			later = append(later, at)
+		default:
+			busy[at] = waitPort{k, why}
+		}
+	}
+	commit = func() map[netip.AddrPort]waitPort {
+		for at, l := range h.held {
+			if _, still := wanted[at]; !still {
+				_ = l.Close()
+				delete(h.held, at)
+			}
+		}
+		for _, at := range later {
+			l, err := listenAt(at)
+			if err != nil {
+				why, _ := cannotYet(at, err)
+				busy[at] = waitPort{wanted[at], why}
+				continue
+			}
+			fresh[at] = l
+		}
+		for at, l := range fresh {
+			h.held[at] = l
 			go refuseAll(l)
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.busy = busy
+		return maps.Clone(busy)
 	}
-	return busy, commit, rollback, nil
+	return commit, rollback, nil
 }
 
-// listenAt reserves a port of the machine.
-func listenAt(port uint16) (net.Listener, error) {
-	return net.Listen("tcp4", net.JoinHostPort("0.0.0.0", strconv.Itoa(int(port))))
+// overlaps reports whether an endpoint that is held overlaps at.
+func (h *hostPorts) overlaps(at netip.AddrPort) bool {
+	for held := range h.held {
+		if v1alpha1.EndpointsOverlap(held, at) {
+			return true
+		}
+	}
+	return false
 }
 
-// again tries to reserve the ports that other programs had, and returns those that are free now.
-func (h *hostPorts) again() map[uint16]v1alpha1.Key {
+// listenAt reserves an endpoint of the machine.
+func listenAt(at netip.AddrPort) (net.Listener, error) { return net.Listen("tcp4", at.String()) }
+
+// cannotYet says why an endpoint cannot be had at present, and what to do. It returns false if it never can.
+func cannotYet(at netip.AddrPort, err error) (why string, waits bool) {
+	again := fmt.Sprintf("tried again at least every %v", longestPortPause)
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Sprintf("hostAddress %s: this machine has no such address ('ip address'): write one that it has; %s",
+			at.Addr(), again), true
+	}
+	return fmt.Sprintf("hostPort %d: another program of this machine has it ('ss -lntp'): stop that, or choose another "+
+		"port; %s", at.Port(), again), errors.Is(err, unix.EADDRINUSE)
+}
+
+// again tries to reserve the endpoints that could not be had, and returns those that were reserved.
+func (h *hostPorts) again() map[netip.AddrPort]v1alpha1.Key {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	free := map[uint16]v1alpha1.Key{}
-	for port, k := range h.busy {
-		if l, err := listenAt(port); err == nil {
-			h.held[port], free[port] = l, k
-			delete(h.busy, port)
+	free := map[netip.AddrPort]v1alpha1.Key{}
+	for at, w := range h.busy {
+		if l, err := listenAt(at); err == nil {
+			h.held[at], free[at] = l, w.service
+			delete(h.busy, at)
 			go refuseAll(l)
 		}
 	}
 	return free
 }
 
-// waits returns the port that a service waits for; 0 if it waits for none.
-func (h *hostPorts) waits(k v1alpha1.Key) uint16 {
+// waits says why a service waits for its endpoint, and what to do; "" if it waits for none.
+func (h *hostPorts) waits(k v1alpha1.Key) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for port, of := range h.busy {
-		if of == k {
-			return port
+	for _, w := range h.busy {
+		if w.service == k {
+			return w.why
 		}
 	}
-	return 0
+	return ""
 }
 
-// waiting reports whether a service waits for its port.
+// waiting reports whether a service waits for its endpoint.
 func (h *hostPorts) waiting() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.busy) > 0
 }
 
-// close gives all ports back.
+// close gives all endpoints back.
 func (h *hostPorts) close() {
-	for port, l := range h.held {
+	for at, l := range h.held {
 		_ = l.Close()
-		delete(h.held, port)
+		delete(h.held, at)
 	}
 }
 
@@ -145,14 +191,8 @@ func refuseAll(l net.Listener) {
 	}
 }
 
-// busyPort says that a service waits for its port, and what to do.
-func busyPort(port uint16) string {
-	return fmt.Sprintf("hostPort %d: another program of this machine has it ('ss -lntp'): stop that, or choose another "+
-		"port; tried again at least every %v", port, longestPortPause)
-}
-
-// The pauses between attempts to get a port of the machine that another program has. The kernel does not tell when it
-// becomes free.
+// The pauses between attempts to get an endpoint of the machine. The kernel does not tell when another program's becomes
+// free.
 const (
 	firstPortPause   = time.Second
 	longestPortPause = 30 * time.Second

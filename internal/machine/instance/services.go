@@ -51,8 +51,9 @@ type services struct {
 // publication is what is made known of services.
 type publication struct {
 	services map[v1alpha1.Key]netip.Addr
-	lead     []netip.Addr              // all addresses in use, including the former ones of services that moved
-	ports    map[uint16]netip.AddrPort // services by ports of the machine
+	lead     []netip.Addr // all addresses in use, including the former ones of services that moved
+	// ports are the services at ports of the machine; at the address 0.0.0.0, at all its addresses.
+	ports map[netip.AddrPort]netip.AddrPort
 }
 
 // newServices returns an empty set of services. Addresses assigned earlier from the range are kept in the state
@@ -69,7 +70,7 @@ func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
 	}
 	return &services{
 		waiting: make(chan struct{}, 1), keeper: k, log: log, dir: dir, book: book, publish: publish, rollouts: moved,
-		ports: hostPorts{held: map[uint16]net.Listener{}}, former: map[v1alpha1.Key][]netip.Addr{},
+		ports: hostPorts{held: map[netip.AddrPort]net.Listener{}}, former: map[v1alpha1.Key][]netip.Addr{},
 	}, nil
 }
 
@@ -110,7 +111,7 @@ func (a *services) applyGiven(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	busy, commit, rollback, err := a.ports.take(list)
+	commit, rollback, err := a.ports.take(list)
 	if err != nil {
 		return err
 	}
@@ -130,17 +131,18 @@ func (a *services) applyGiven(ctx context.Context) error {
 		rollback()
 		return err
 	}
-	p := publication{ports: map[uint16]netip.AddrPort{}}
+	busy := commit()
+	p := publication{ports: map[netip.AddrPort]netip.AddrPort{}}
 	p.services, p.lead = a.addresses(keys, book)
 	for i, s := range list {
-		if port := uint16(s.Spec.HostPort); port != 0 && busy[port] == "" {
-			p.ports[uint16(s.Spec.HostPort)] = netip.AddrPortFrom(book.given[keys[i]], uint16(s.Spec.Port))
+		at := s.Spec.HostEndpoint()
+		if _, waits := busy[at]; at.IsValid() && !waits {
+			p.ports[at] = netip.AddrPortFrom(book.given[keys[i]], uint16(s.Spec.Port))
 		}
 	}
 	a.book, a.applied = book, keys
 	a.published = p
 	a.publish(p)
-	commit()
 	a.tellBusy(busy)
 	a.volumes.follow(ctx, list)
 	a.history.follow(list)
@@ -151,9 +153,9 @@ func (a *services) applyGiven(ctx context.Context) error {
 }
 
 // tellBusy logs which services wait for their ports, and begins to try again.
-func (a *services) tellBusy(busy map[uint16]v1alpha1.Key) {
-	for port, k := range busy {
-		a.log.Warn("a service is not at its port of the machine", "service", string(k), "reason", busyPort(port))
+func (a *services) tellBusy(busy map[netip.AddrPort]waitPort) {
+	for _, w := range busy {
+		a.log.Warn("a service is not at its port of the machine", "service", string(w.service), "reason", w.why)
 	}
 	if len(busy) > 0 {
 		select {
