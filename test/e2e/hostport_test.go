@@ -3,11 +3,16 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/test/testutil/e2e"
 	"wangell.loutres.me/test/testutil/netlab"
@@ -92,6 +97,61 @@ func TestServiceIsPublishedAtAPortOfTheMachine(t *testing.T) {
 		_, err := e2e.Ask(l.Client(), netip.AddrPortFrom(l.Node.Addr, 8003).String())
 		return err != nil
 	})
+}
+
+// A port at the loopback address is open to programs on the machine and closed to everybody else: to another host, to a
+// pod, and to a neighbor that sends packets to 127.0.0.1. A port at another address is open there alone.
+func TestServiceIsPublishedAtOneAddressOfTheMachine(t *testing.T) {
+	l := newLab(t, 1)
+	l.start(t, service{name: "private", more: "hostPort: 8000\nhostAddress: 127.0.0.1"},
+		service{name: "open", more: "hostPort: 8001\nhostAddress: " + l.Node.Addr.String()},
+		service{name: "client", more: "hostPort: 8002"})
+	machine := func(port uint16) string { return netip.AddrPortFrom(l.Node.Addr, port).String() }
+	type client struct {
+		from *netlab.Namespace
+		to   string
+	}
+	for _, c := range []struct {
+		service string
+		open    client
+		closed  []client
+	}{
+		{"private", client{l.Node, "127.0.0.1:8000"},
+			[]client{{l.Client(), machine(8000)}, {l.Node, machine(8000)}, {l.Node, "127.0.0.2:8000"}}},
+		{"open", client{l.Client(), machine(8001)}, []client{{l.Node, "127.0.0.1:8001"}}},
+	} {
+		for _, state := range []string{"cold", "warm"} {
+			for _, closed := range c.closed {
+				if a, err := e2e.Ask(closed.from, closed.to); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("%s, %s, from %s at %s: %+v, %v, want a refusal as of a closed port", c.service, state,
+						closed.from.Name, closed.to, a, err)
+				}
+			}
+			if _, err := e2e.Ask(c.open.from, c.open.to); err != nil {
+				t.Errorf("%s, %s, at %s: %v", c.service, state, c.open.to, err)
+			}
+		}
+		l.sleep(t, c.service)
+	}
+	if a, err := e2e.ParseAnswer(e2e.Get(l.Client(), machine(8002), "/proxy?target="+machine(8000))); err == nil {
+		t.Errorf("a pod reaches the port of the loopback address: %+v", a)
+	}
+	// The neighbor takes 127.0.0.1 for an address of the machine.
+	script := "ip address del 127.0.0.1/8 dev lo && ip route add 127.0.0.1/32 via " + l.Node.Addr.String() +
+		" && for f in /proc/sys/net/ipv4/conf/*/route_localnet; do echo 1 >$f; done"
+	if out, err := l.Client().Command(t.Context(), "sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	before := len(l.wakes(t, "private"))
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if c, err := l.Client().Dialer().DialContext(ctx, "tcp", "127.0.0.1:8000"); err == nil {
+		c.Close()
+		t.Error("a neighbor reaches the port of the loopback address")
+	}
+	if after := len(l.wakes(t, "private")); after != before {
+		t.Error("a neighbor wakes the service of the loopback address")
+	}
 }
 
 func TestPublishedPortsThatCannotBeAreRefused(t *testing.T) {

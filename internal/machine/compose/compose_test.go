@@ -419,8 +419,8 @@ func TestPortsArePublishedAtTheAddressOfTheProject(t *testing.T) {
 		{`["0.0.0.0:6379:6379"]`, "", ""},
 		{`["127.0.0.1:6379:6379"]`, "127.0.0.1", ""},
 		{`[{target: 6379, published: "6379", host_ip: 192.168.1.5}]`, "192.168.1.5", ""},
-		{`["[::1]:6379:6379"]`, "none", "services.a.ports: port 6379 is not published at the machine: ::1 is not an IPv4 address"},
-		{`["[::]:6379:6379"]`, "none", "services.a.ports: port 6379 is not published at the machine: :: is not an IPv4 address"},
+		{`["[::1]:6379:6379"]`, "none", "port 6379 is not published at the machine: ::1 is not an IPv4 address"},
+		{`["[::]:6379:6379"]`, "none", "port 6379 is not published at the machine: :: is not an IPv4 address"},
 		{`["127.0.0.1:6379:6379", "[::1]:6379:6379"]`, "127.0.0.1", "a service is published once"},
 		{`["[::1]:6379:6379", "127.0.0.1:6379:6379"]`, "127.0.0.1", "::1 is not an IPv4 address"},
 	} {

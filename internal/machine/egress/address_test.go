@@ -34,7 +34,8 @@ func TestPortsAreOpenAtTheirAddressAlone(t *testing.T) {
 		"; ip address add 10.46.100.1/24 dev "+gateDevice+"; ip link set "+gateDevice+" up"+
 		"; echo 1 >/proc/sys/net/ipv4/conf/"+gateDevice+"/forwarding")
 	run(pod, "ip address add 10.46.100.2/24 dev gate; ip link set gate up"+
-		"; ip route replace "+client.Addr.String()+" via 10.46.100.1; ip route replace "+n.Node.Addr.String()+" via 10.46.100.1")
+		"; ip route replace "+client.Addr.String()+" via 10.46.100.1"+
+		"; ip route replace "+n.Node.Addr.String()+" via 10.46.100.1")
 	server, err := pod.Listen(t.Context(), "tcp", "10.46.100.2:80")
 	if err != nil {
 		t.Fatal(err)

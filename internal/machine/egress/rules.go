@@ -62,8 +62,8 @@ const (
 // UDP sockets learn of "port unreachable" and "prohibited", and not of "host unreachable" (udp(7), IP_RECVERR). The
 // route for pod addresses that lead nowhere answers with the latter.
 //
-// Services at loopback addresses are for the machine alone, and have no rule in prerouting: a neighbor can send packets to
-// 127.0.0.1 as well, and these would be redirected before the kernel drops them for their address.
+// Services at loopback addresses are for the machine alone, and have no rule in prerouting: a neighbor can send packets
+// to 127.0.0.1 as well, and these would be redirected before the kernel drops them for their address.
 //
 // Packets from pods to existing services hardly ever get that far, because the gate handles them at the pods'
 // devices.

@@ -53,7 +53,8 @@ func TestServiceGetsItsPortOfTheMachineOnceThatIsFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := <-published
-	if got := p.ports[netip.AddrPortFrom(netip.IPv4Unspecified(), port)].String(); len(p.ports) != 1 || got != "10.0.0.2:80" || len(p.services) != 2 {
+	got := p.ports[netip.AddrPortFrom(netip.IPv4Unspecified(), port)].String()
+	if len(p.ports) != 1 || got != "10.0.0.2:80" || len(p.services) != 2 {
 		t.Errorf("published %+v, want port %d", p, port)
 	}
 	if got := s.ports.waits("default/a"); got != "" {

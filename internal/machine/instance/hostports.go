@@ -191,8 +191,8 @@ func refuseAll(l net.Listener) {
 	}
 }
 
-// The pauses between attempts to get an endpoint of the machine. The kernel does not tell when another program's becomes
-// free.
+// The pauses between attempts to get an endpoint of the machine. The kernel does not tell when that of another program
+// becomes free.
 const (
 	firstPortPause   = time.Second
 	longestPortPause = 30 * time.Second
