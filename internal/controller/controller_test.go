@@ -144,7 +144,7 @@ func TestDaemonsComeOnceTheServicesAreKnown(t *testing.T) {
 		w.d.client.Close()
 		w.c.Detach()
 	})
-	time.Sleep(300 * time.Millisecond) // some HELLOs
+	w.until("some HELLOs", func() bool { return w.c.server.Counters().ReceivedDatagrams > 3 })
 	if n := len(w.c.server.Peers()); n != 0 {
 		t.Fatalf("%d daemons before the services are known", n)
 	}

@@ -91,27 +91,37 @@ func hold(t *testing.T, ns string) (pod string, conn net.Conn) {
 	return pod, conn
 }
 
-// awaitQuiet waits until a node sends no more loads.
-func awaitQuiet(l *lan, node string) {
+// awaitReported waits until a node has reported the final numbers of open flows of all pods, which sum up to open: each
+// twice in a row. It reports no number a third time.
+func awaitReported(l *lan, node string, open uint32) {
 	l.t.Helper()
-	count := func() (n int) {
+	var last map[uint64]uint32
+	reported := func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		last = map[uint64]uint32{}
+		again := map[uint64]bool{}
 		for i, m := range l.all {
-			if _, ok := m.(*wire.Loads); ok && l.from[i] == node {
-				n++
+			if loads, ok := m.(*wire.Loads); ok && l.from[i] == node {
+				for _, p := range loads.Pods {
+					before, known := last[p.PodID]
+					again[p.PodID] = known && before == p.OpenFlows
+					last[p.PodID] = p.OpenFlows
+				}
 			}
 		}
-		return n
-	}
-	for end := time.Now().Add(60 * time.Second); ; {
-		before := count()
-		time.Sleep((loadAgain + 3) * loadInterval)
-		if count() == before {
-			return
+		sum := uint32(0)
+		for pod, n := range last {
+			if !again[pod] {
+				return false
+			}
+			sum += n
 		}
+		return sum == open
+	}
+	for end := time.Now().Add(60 * time.Second); !reported(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			l.t.Fatalf("%s keeps sending loads", node)
+			l.t.Fatalf("%s reported %v, want %d in all, each number twice", node, last, open)
 		}
 	}
 }
@@ -178,23 +188,23 @@ func TestEdgeNodeBalancesByTheLoadsThatHomeNodesReport(t *testing.T) {
 	if err := l.server.UpdateServices([]wire.Service{affine}, nil); err != nil {
 		t.Fatal(err)
 	}
+	open := uint32(4 + 5)
 	for kept := map[string]int{}; len(kept) != 1; {
 		kept = map[string]int{}
 		for range 6 {
 			pod, conn := hold(t, client)
 			kept[pod]++
 			defer conn.Close()
+			open++
 		}
 	}
-	awaitQuiet(l, home)
+	awaitReported(l, home, open)
 
 	// Closed connections are reported, and then nothing more.
-	l.forget()
 	last.Close()
-	awaitFrom(l, home, func(m *wire.Loads) bool { return true })
-	awaitQuiet(l, home)
+	awaitReported(l, home, open-1)
 	l.forget()
-	time.Sleep(3 * loadInterval)
+	time.Sleep((loadAgain + 3) * loadInterval) // nothing may come
 	l.mu.Lock()
 	for i, m := range l.all {
 		if m, ok := m.(*wire.Loads); ok {

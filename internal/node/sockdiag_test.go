@@ -215,14 +215,40 @@ func testOwes(t *testing.T, network, address string) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(20 * time.Millisecond) // the kernel's times are in milliseconds
+	passed := func() {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !allAgo(t, diag, 2*kernelTick); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the kernel's clock stands still")
+			}
+		}
+	}
+	passed() // what follows is later by the kernel's clock as well
 	write(client)
 	expect("it is asked", true)
 	if _, err := io.ReadFull(server, make([]byte, 4)); err != nil {
 		t.Fatal(err)
 	}
 	expect("it has read", true)
-	time.Sleep(20 * time.Millisecond)
+	passed()
 	write(server)
 	expect("it has answered", false)
+}
+
+// kernelTick is the coarsest resolution of the kernel's times, with CONFIG_HZ=100.
+const kernelTick = 10 * time.Millisecond
+
+// allAgo reports whether all that connections sent and received is at least that long ago by the kernel's clock.
+func allAgo(t *testing.T, diag *sockDiag, ago time.Duration) bool {
+	t.Helper()
+	found, err := diag.list(1<<tcpEstablished, 0, 1<<(diagInfo-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range found {
+		if s, ok := talkOf(m); ok && min(s.receivedAgo, s.segmentAgo, s.answeredAgo) < ago {
+			return false
+		}
+	}
+	return len(found) > 0
 }
