@@ -27,6 +27,7 @@ func metricsServer(t *testing.T) {
 	t.Helper()
 	download := exec.Command("go", "mod", "download", "-json", metricsModule)
 	download.Dir = filepath.Join(root, "test/cluster/modules/metrics-server")
+	download.Env = append(os.Environ(), "GOWORK=off") // a module of its own
 	out := e2e.Must(download.Output())(t)
 	var module struct{ Version, Dir string }
 	if err := json.Unmarshal(out, &module); err != nil {
