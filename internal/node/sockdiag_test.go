@@ -246,7 +246,7 @@ func allAgo(t *testing.T, diag *sockDiag, ago time.Duration) bool {
 		t.Fatal(err)
 	}
 	for _, m := range found {
-		if s, ok := talkOf(m); ok && min(s.receivedAgo, s.segmentAgo, s.answeredAgo) < ago {
+		if s, ok := parseSocket(m); ok && min(s.receivedAgo, s.segmentAgo, s.answeredAgo) < ago {
 			return false
 		}
 	}
