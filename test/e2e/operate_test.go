@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"wangell.loutres.me/internal/show/view"
 	"wangell.loutres.me/test/testutil/e2e"
@@ -20,7 +19,7 @@ import (
 func TestUserOperatesServices(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello", more: "resources: {limits: {memory: 64Mi, cpu: 500m}}"}, service{name: "resting"},
-		service{name: "short", idle: 1}, service{name: "pair", more: "containers: [{name: second, image: " + serverTag +
+		service{name: "short", idle: 1}, service{name: "clock", idle: 1}, service{name: "pair", more: "containers: [{name: second, image: " + serverTag +
 			", env: [{name: PORT, value: '8081'}, {name: VERSION, value: of the second}]}]\n" +
 			"initContainers: [{name: first, image: " + serverTag + ", env: [{name: MODE, value: done}]}]"})
 	if out := l.must(t, "restart", "hello"); !strings.Contains(out, "nothing to restart") {
@@ -125,7 +124,10 @@ func TestUserOperatesServices(t *testing.T) {
 	}
 	l.until(t, "short", "wake", isState("Warm"))
 	pod := l.service(t, "short").Pods[0].ID
-	time.Sleep(3 * time.Second) // well beyond its idle timeout
+	for range 2 { // one with the same idle timeout is woken after it and sleeps before it
+		e2e.MustAsk(t, l.Client(), l.address(t, "clock"))
+		l.untilAsleep(t, "clock")
+	}
 	if pods := l.service(t, "short").Pods; len(pods) != 1 || pods[0].ID != pod || pods[0].State != "serving" {
 		t.Errorf("while a command runs: %+v", pods)
 	}

@@ -82,7 +82,7 @@ func TestScaleInKeepsOpenConnections(t *testing.T) {
 	s := lines("lines")
 	s.more = "maxReplicas: 2\ndrainTimeout: 3600\nscaling: {target: 2, outInterval: 1, inInterval: 1, inStabilization: " +
 		"1, burstPerPod: 1000}"
-	l.start(t, s)
+	l.start(t, s, service{name: "later"})
 	address := l.address(t, "lines")
 	pods := map[string][]*e2e.Conversation{}
 	talkOnce := func() {
@@ -121,6 +121,8 @@ func TestScaleInKeepsOpenConnections(t *testing.T) {
 	for _, id := range []string{fewer, other} {
 		pods[id][0].MustEcho(t, "still here")
 	}
+	// The gate has the drain: what the controller sends to a daemon is handled in its order, and this wake came later.
+	e2e.MustAsk(t, l.Client(), l.address(t, "later"))
 	// New connections go to the pod that stays.
 	who := func() string {
 		k := e2e.MustConverse(t, l.Client(), address)
