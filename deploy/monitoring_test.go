@@ -13,8 +13,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// page is where operators look alerts and metrics up.
-const page = "../docs/operations.md"
+// Where operators look alerts and metrics up.
+const (
+	alertsPage  = "../docs/operations/alerts.md"
+	metricsPage = "../docs/operations/metrics.md"
+)
 
 func read(t *testing.T, file string) string {
 	t.Helper()
@@ -30,14 +33,14 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(read(t, "chart/files/alerts.yaml")), &alerts); err != nil {
 		t.Fatal(err)
 	}
-	runbooks := regexp.MustCompile(`(?m)^### (Wangell\w+)$`).FindAllStringSubmatch(read(t, page), -1)
+	runbooks := regexp.MustCompile(`(?m)^## (Wangell\w+)$`).FindAllStringSubmatch(read(t, alertsPage), -1)
 	var described, defined []string
 	for _, r := range runbooks {
 		described = append(described, r[1])
 	}
 	for _, r := range alerts.Groups[0].Rules {
 		defined = append(defined, r.Alert)
-		if want := "docs/operations.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+		if want := "docs/operations/alerts.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
 			t.Errorf("%s: runbook_url %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
 		}
 		if r.Annotations["summary"] == "" || !slices.Contains([]string{"warning", "critical"}, r.Labels["severity"]) {
@@ -45,7 +48,7 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		}
 	}
 	if !slices.Equal(described, defined) {
-		t.Errorf("%s describes %q, the alerts are %q", page, described, defined)
+		t.Errorf("%s describes %q, the alerts are %q", alertsPage, described, defined)
 	}
 }
 
@@ -70,7 +73,7 @@ func TestMonitoringCanBeRead(t *testing.T) {
 
 // Metrics in dashboard and alerts stand in the documentation, without which nobody knows what they mean.
 func TestMetricsOfDashboardAndAlertsAreDocumented(t *testing.T) {
-	text := read(t, page)
+	text := read(t, metricsPage)
 	for _, file := range []string{"chart/files/alerts.yaml", "chart/files/dashboard.json"} {
 		for _, name := range regexp.MustCompile(`\bwangell_[a-z_]+`).FindAllString(read(t, file), -1) {
 			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
@@ -79,7 +82,7 @@ func TestMetricsOfDashboardAndAlertsAreDocumented(t *testing.T) {
 			short := strings.TrimPrefix(name, "wangell_")
 			if !strings.Contains(text, "`"+short+"`") && !strings.Contains(text, "`"+short+"{") &&
 				!strings.HasPrefix(short, "daemon_process_") {
-				t.Errorf("%s: %s is not in %s", file, name, page)
+				t.Errorf("%s: %s is not in %s", file, name, metricsPage)
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 //go:generate go tool controller-gen object:headerFile=../../hack/license-header.txt paths=.
 //go:generate go run wangell.loutres.me/api/crd -o ../../deploy/crd
+//go:generate go run wangell.loutres.me/hack/reference -api . -o ../../docs/manifest/reference.md
 
 // WangellService is a TCP service that sleeps while it is unused.
 //
@@ -191,8 +192,8 @@ type WangellServiceSpec struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9]|[12][0-9]|3[0-14-9]|[45][0-9]|6[0-4]|(SIG)?(HUP|INT|QUIT|ILL|TRAP|ABRT|IOT|BUS|FPE|KILL|USR1|SEGV|USR2|PIPE|ALRM|TERM|STKFLT|CHLD|CONT|STOP|TSTP|TTIN|TTOU|URG|XCPU|XFSZ|VTALRM|PROF|WINCH|IO|POLL|PWR|SYS|RTMIN([+]([1-9]|1[0-5]))?|RTMAX(-([1-9]|1[0-4]))?))$')",message="want the name or number of a signal: write stopSignal: SIGQUIT, for example"
 	StopSignal string `json:"stopSignal,omitempty"`
-	// TerminationGracePeriodSeconds is the number of seconds between the stop signal and SIGKILL, 0-3600. Default: the
-	// template's value, or 30.
+	// TerminationGracePeriodSeconds is the number of seconds between the stop signal and SIGKILL, 0-3600. Default: 30,
+	// or the template's value.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 3600",message="want seconds from 0 to 3600: write terminationGracePeriodSeconds: 30, for example"
 	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"`

@@ -22,7 +22,7 @@ const MaxRanges = int(gateLimitMAX_RANGES)
 // DefaultSYNTimeout is the default of Config.SYNTimeout. A client retransmits its SYN after one second (RFC 6298).
 const DefaultSYNTimeout = 200 * time.Millisecond
 
-// Sizes are the limits of the gate's tables. Zero means the default. docs/operations.md has their memory costs.
+// Sizes are the limits of the gate's tables. Zero means the default. docs/operations/sizes.md has their memory costs.
 type Sizes struct {
 	Services uint32 `json:"services,omitempty"` // services; default 16,384
 	Pods     uint32 `json:"pods,omitempty"`     // pods of all nodes; default 4,096

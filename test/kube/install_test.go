@@ -285,7 +285,7 @@ func testUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	outside, inside := keepAsking(t, lab.client, addr), keepAsking(t, lab.nodes[1].ns, addr)
-	// As docs/operations.md says: the definition comes first, as helm leaves it as it is.
+	// As docs/operations/cluster.md says: the definition comes first, as helm leaves it as it is.
 	e2e.Must(lab.kubectl("", "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(root, "deploy/crd")))(t)
 	if err := helm(root, thisTag); err != nil {
 		t.Fatal(err)

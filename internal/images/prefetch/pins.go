@@ -19,7 +19,7 @@ func (k *Keeper) pin(ctx context.Context, ref string) error {
 	if !k.noPins {
 		k.noPins = true
 		k.cfg.Log.Warn("this container runtime is not containerd: images cannot be kept from kubelet's garbage collection " +
-			"from here; see docs/operations.md, Images")
+			"from here; see docs/operations/images.md")
 	}
 	return nil
 }

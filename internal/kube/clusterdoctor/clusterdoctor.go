@@ -269,7 +269,7 @@ func (d *doctor) pressure(ctx context.Context) Check {
 	case len(p) > 0:
 		return Check{
 			Name: name, State: Warn, Found: fmt.Sprintf("%s: %s", p[0].Reason, p[0].Message),
-			Do: "see \"Pressure on the gate\" in docs/operations.md",
+			Do: "see \"Pressure on the gate\" in docs/operations/sizes.md",
 		}
 	}
 	return Check{Name: name, State: OK, Found: "none that you may see"}

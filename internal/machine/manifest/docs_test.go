@@ -39,13 +39,22 @@ func TestExamplesAreValid(t *testing.T) {
 	}
 }
 
+// readDocs returns all pages of docs/manifest, the generated reference among them.
 func readDocs(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/manifest.md")
-	if err != nil {
-		t.Fatal(err)
+	pages, err := filepath.Glob("../../../docs/manifest/*.md")
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("%d pages, %v", len(pages), err)
 	}
-	return string(text)
+	var all strings.Builder
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
 }
 
 // Manifests for Kubernetes may fail only because one machine lacks a field that they use.
@@ -147,7 +156,7 @@ func TestDocsDescribeEveryField(t *testing.T) {
 	}
 }
 
-// The test compares the lists in docs/manifest.md with v1alpha1.Hash.
+// The test compares the lists in docs/manifest/files.md with v1alpha1.Hash.
 func TestDocsListWhatRestartsPods(t *testing.T) {
 	_, section, _ := strings.Cut(readDocs(t), "## What a change restarts")
 	restarts, rest, _ := strings.Cut(section, "Another way to write")
@@ -193,7 +202,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 	for _, name := range v1alpha1.Supported(reflect.TypeFor[v1alpha1.WangellServiceSpec]()) {
 		if name == "traffic" || name == "sticky" { // of services without pods
 			if !strings.Contains(keeps, "`"+name+"`") {
-				t.Errorf("%s: docs/manifest.md does not say that a change restarts nothing", name)
+				t.Errorf("%s: docs/manifest does not say that a change restarts nothing", name)
 			}
 			continue
 		}
@@ -204,7 +213,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		}
 		restart := hash(name, value) != hash("image", "a/b")
 		if strings.Contains(restarts, "`"+name+"`") != restart || strings.Contains(keeps, "`"+name+"`") == restart {
-			t.Errorf("%s: a change restarts pods: %t, but docs/manifest.md disagrees", name, restart)
+			t.Errorf("%s: a change restarts pods: %t, but docs/manifest disagrees", name, restart)
 		}
 	}
 }

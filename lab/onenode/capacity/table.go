@@ -16,7 +16,7 @@ every service: it has read the manifest, assigned addresses, loaded and attached
 of services. After the instance has settled (less than 2 % of a core over a second), no request is made for the idle
 time. Memory is VmRSS and RssAnon at the end of that time; processor use is what the kernel counted for the process,
 in steps of 10 ms. Then one client on another host makes a cold request to the last service. The gate's maps are
-kernel memory and not included in these numbers; they are bounded by their limits, see docs/operations.md.`
+kernel memory and not included in these numbers; they are bounded by their limits, see docs/operations/sizes.md.`
 
 // newReport makes the report from samples, the last of which has the most services. The caller adds time, parameters
 // and versions.
