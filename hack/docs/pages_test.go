@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// longest is how many words a page may have: what is longer covers several subjects, and nobody finds the right one in it.
+// longest is how many words a page may have: what is longer covers several subjects, and nobody finds the right one.
 const longest = 1500
 
-// mayBeLong are pages that may have more words: a generated reference, the wire, and pages about how a part works, which
-// are read from the beginning.
+// mayBeLong are pages that may have more words: a generated reference, the wire, and pages about how a part works,
+// which are read from the beginning.
 var mayBeLong = []string{
 	"manifest/reference.md", "protocol.md",
 	"architecture.md", "cluster.md", "datapath.md", "images.md", "install-kubernetes.md", "lifecycle.md",

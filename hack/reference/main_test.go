@@ -29,7 +29,7 @@ func TestRowsHaveTypeLimitsAndDefault(t *testing.T) {
 	}
 	for _, row := range []string{
 		"| `port` | number, 1 to 65535 |  | The TCP port of the service address. Required. |",
-		"| `wakeTimeout` | number, 1 to 3600 | 60 | The number of seconds after which a wake fails and parked clients are refused. |",
+		"| `wakeTimeout` | number, 1 to 3600 | 60 | The number of seconds after which a wake fails and ",
 		"| `balancing.clientIdleTimeout` | number, 1 to 86400 | 3600, with level Request | ",
 		"| `sleep.schedule[].timeZone` | text, at most 64 characters | UTC | ",
 		"| `volumes[].persistent.size` | quantity | ",
