@@ -55,9 +55,9 @@ type Config struct {
 	Wake func(lifecycle.Waterfall)
 	// Caller is called with the trace of a request that has waited for a pod of a service. It must not block; may be nil.
 	Caller func(v1alpha1.Key, wire.Caller)
-	// Learnt is called when the history of a service with spec.sleep.predict has grown. Its text, at most
+	// OnHistory is called when the history of a service with spec.sleep.predict has grown. Its text, at most
 	// forecast.MaxEncoded bytes, is the next controller's Service.History. It must not block; may be nil.
-	Learnt func(v1alpha1.Key, string)
+	OnHistory func(v1alpha1.Key, string)
 }
 
 // clusterStarts bounds the starts in progress on a cluster: each is a goroutine that waits.
@@ -192,7 +192,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		cluster: cluster, relief: e.relief,
 	}
 	e.planner = &planner{
-		loop: c.loop, table: e.table, events: c.events, deliver: e.step, rolls: cluster != nil, learnt: cfg.Learnt,
+		loop: c.loop, table: e.table, events: c.events, deliver: e.step, rolls: cluster != nil, onHistory: cfg.OnHistory,
 	}
 	nodes := &nodes{
 		loop: c.loop, table: e.table, daemons: e.daemons, cluster: cluster, deliver: e.step,

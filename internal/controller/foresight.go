@@ -103,12 +103,12 @@ func (f *foresight) stop() {
 
 // planner gives services pods ahead of their use, by spec.sleep and their past. It belongs to the loop.
 type planner struct {
-	loop    *loop
-	table   *table
-	events  *hub
-	deliver deliver
-	rolls   bool                       // the runtime replaces pods of an old spec itself
-	learnt  func(v1alpha1.Key, string) // Config.Learnt; may be nil
+	loop      *loop
+	table     *table
+	events    *hub
+	deliver   deliver
+	rolls     bool                       // the runtime replaces pods of an old spec itself
+	onHistory func(v1alpha1.Key, string) // Config.OnHistory; may be nil
 }
 
 // plan sets the foresight of a new or changed service, without an event for its state machine.
@@ -180,8 +180,8 @@ func (p *planner) used(s *service, woken bool) {
 func (p *planner) keepHistory(s *service) {
 	if f := &s.foresight; f.history != nil && f.saved != f.history.Encode() {
 		f.saved = f.history.Encode()
-		if p.learnt != nil {
-			p.learnt(s.key, f.saved)
+		if p.onHistory != nil {
+			p.onHistory(s.key, f.saved)
 		}
 	}
 }

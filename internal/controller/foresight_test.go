@@ -141,7 +141,7 @@ func TestWhatIsLearntIsKeptForTheNextController(t *testing.T) {
 		return learnt["default/a"]
 	}
 	w := newWorld(t, func(c *Config) {
-		c.Learnt = func(k v1alpha1.Key, text string) {
+		c.OnHistory = func(k v1alpha1.Key, text string) {
 			mu.Lock()
 			defer mu.Unlock()
 			learnt[k] = text

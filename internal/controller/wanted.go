@@ -36,7 +36,7 @@ type Service struct {
 	// when the service is added.
 	Digests []v1alpha1.ImageDigest
 	// History is an earlier controller's record of the service's uses: Status.UseHistory of Service, or what
-	// Config.Learnt got. It is used when the service is added.
+	// Config.OnHistory got. It is used when the service is added.
 	History string
 	// Policy are the sources that NetworkPolicies let connect; nil if none restricts the service. A source must also be
 	// in spec.allowFrom.

@@ -65,8 +65,8 @@ func (h *histories) of(k v1alpha1.Key) string {
 	return string(text)
 }
 
-// learnt stores the history of a service. It does not block.
-func (h *histories) learnt(k v1alpha1.Key, text string) {
+// record stores the history of a service. It does not block.
+func (h *histories) record(k v1alpha1.Key, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.pending[k] = text

@@ -24,17 +24,17 @@ func TestHistoriesOutliveAnInstanceButNotTheirService(t *testing.T) {
 	h := newHistories(dir, slog.New(slog.DiscardHandler))
 	list := []*v1alpha1.WangellService{predicting("a"), predicting("b"), wants("c")[0]}
 	h.follow(list)
-	h.learnt("default/a", "1")
-	h.learnt("default/a", "2")
-	h.learnt("default/b", "3")
-	h.learnt("default/c", "4") // does not ask for it
+	h.record("default/a", "1")
+	h.record("default/a", "2")
+	h.record("default/b", "3")
+	h.record("default/c", "4") // does not ask for it
 	h.close()
 	again := newHistories(dir, slog.New(slog.DiscardHandler))
 	if a, b, c := again.of("default/a"), again.of("default/b"), again.of("default/c"); a != "2" || b != "3" || c != "" {
 		t.Errorf("%q, %q, %q", a, b, c)
 	}
 	again.follow(list[1:])
-	again.learnt("default/a", "5") // its pods are still ending
+	again.record("default/a", "5") // its pods are still ending
 	again.close()
 	if a, b := again.of("default/a"), again.of("default/b"); a != "" || b != "3" {
 		t.Errorf("after a was removed: %q, %q", a, b)
@@ -52,7 +52,7 @@ func TestHistoryThatCannotBeKeptIsAWarning(t *testing.T) {
 	}
 	h := newHistories(dir, slog.New(slog.NewTextHandler(&log, nil)))
 	h.follow([]*v1alpha1.WangellService{predicting("a")})
-	h.learnt("default/a", "1")
+	h.record("default/a", "1")
 	h.close()
 	if !strings.Contains(log.String(), "cannot be stored") {
 		t.Error(log.String())

@@ -155,7 +155,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	u.history = newHistories(u.StateDir, u.Log)
 	u.controller, err = controller.New(controller.Config{
 		Runtime: u.runtime, Conn: u.conn, Key: u.key, Keepalive: keepalive, Node: name, Log: u.Log,
-		MaxServices: int(u.Sizes.Services), Wake: sent.Put, Caller: sent.Join, Learnt: u.history.learnt,
+		MaxServices: int(u.Sizes.Services), Wake: sent.Put, Caller: sent.Join, OnHistory: u.history.record,
 	})
 	if err != nil {
 		return err

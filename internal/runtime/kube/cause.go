@@ -39,8 +39,8 @@ var disruptions = map[string]string{
 	"DeletionByPodGC":                     "was deleted because its node is gone",
 }
 
-// causeOf returns what the status of a pod names as the cause of its end. What is said of the whole pod goes before
-// what is said of its main container.
+// causeOf returns the cause of a pod's end according to its status. A cause of the whole pod takes precedence over one
+// of its main container.
 func causeOf(o *corev1.Pod, container string) cause {
 	s := &o.Status
 	if s.Reason != "" {

@@ -15,8 +15,8 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Logs implements runtime.Runtime with the log endpoint of the API server. The logs of pods that are gone are gone,
-// too. Tail counts lines for each pod.
+// Logs implements runtime.Runtime with the log endpoint of the API server. A pod's logs disappear with the pod. Tail
+// counts lines for each pod.
 func (r *Runtime) Logs(ctx context.Context, k v1alpha1.Key, w io.Writer, options runtime.LogOptions) error {
 	shared := &lineWriter{w: w}
 	if !options.Follow {

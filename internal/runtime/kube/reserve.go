@@ -45,7 +45,7 @@ func (r *Runtime) Reservations(k v1alpha1.Key) (sum reservation.Summary) {
 	return sum
 }
 
-// reservations sums up those of a service's pods.
+// reservations sums up the Reservations of a service's pods.
 func (s *service) reservations(why string) (sum reservation.Summary) {
 	for _, p := range s.pods {
 		one := p.lending.reservations(p.name, why)

@@ -75,7 +75,7 @@ func (r *Runtime) ensureService(key v1alpha1.Key) *service {
 	return s
 }
 
-// dropService forgets a service of which nothing is left. The lock is held.
+// dropService forgets a service once nothing of it is left. The lock is held.
 func (r *Runtime) dropService(s *service) {
 	if s.machine.uid == "" && len(s.pods) == 0 && len(s.waiters) == 0 && len(s.sets) == 0 && len(s.writing) == 0 {
 		delete(r.services, s.key)

@@ -4,7 +4,7 @@ package kube
 
 import "time"
 
-// Bounds of what is remembered of pods that are gone: late reports arrive within seconds.
+// Bounds of the memory of pods that are gone: late reports arrive within seconds.
 const (
 	tombstoneAge  = 10 * time.Minute
 	maxTombstones = 100_000
