@@ -35,13 +35,29 @@ func mainOf(name string, containers []corev1.Container) *corev1.Container {
 // from s.
 func (s *WangellService) Alone(c *Container) *WangellService {
 	out := *s
-	spec := &out.Spec
-	spec.Image, spec.ImagePullPolicy, spec.Command, spec.Args = c.Image, c.ImagePullPolicy, c.Command, c.Args
-	spec.WorkingDir, spec.Env, spec.EnvFrom, spec.Resources = c.WorkingDir, c.Env, c.EnvFrom, c.Resources
-	spec.VolumeMounts, spec.SecurityContext = c.VolumeMounts, c.SecurityContext
-	spec.Init, spec.StopSignal, spec.ReadinessProbe, spec.StartupProbe, spec.ImagePull = nil, "", nil, nil, nil
-	spec.Containers, spec.InitContainers = nil, nil
+	for _, f := range specFields {
+		if f.uses&ofContainer != 0 {
+			f.of(&out.Spec).SetZero()
+		}
+	}
+	copySame(&out.Spec, c)
+	out.Spec.ImagePull, out.Spec.Containers, out.Spec.InitContainers = nil, nil, nil
 	return &out
+}
+
+// Main returns the main container that the spec describes, with a name. The spec must have no template.
+func (s *WangellServiceSpec) Main(name string) Container {
+	c := Container{Name: name}
+	copySame(&c, s)
+	return c
+}
+
+// KubernetesMain returns the main container as one of a Kubernetes pod, with the fields that Kubernetes has under the
+// same name.
+func (s *WangellServiceSpec) KubernetesMain(name string) corev1.Container {
+	c := corev1.Container{Name: name}
+	copySame(&c, s)
+	return c
 }
 
 // Others yields the containers of a pod beside the main one, the init containers first.

@@ -57,10 +57,7 @@ func (c *Container) IsSidecar() bool {
 }
 
 // Kubernetes returns the container as one of a Kubernetes pod.
-func (c *Container) Kubernetes() corev1.Container {
-	return corev1.Container{
-		Name: c.Name, Image: c.Image, ImagePullPolicy: c.ImagePullPolicy, Command: c.Command, Args: c.Args,
-		WorkingDir: c.WorkingDir, Env: c.Env, EnvFrom: c.EnvFrom, Resources: c.Resources, VolumeMounts: c.VolumeMounts,
-		SecurityContext: c.SecurityContext, RestartPolicy: c.RestartPolicy,
-	}
+func (c *Container) Kubernetes() (out corev1.Container) {
+	copySame(&out, c)
+	return out
 }

@@ -13,43 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// podSpec holds the fields of WangellServiceSpec that need a new pod when they change. Its JSON is hashed, so neither
-// the order nor the tags may change.
-type podSpec struct {
-	Image           string                      `json:"image"`
-	TargetPort      int32                       `json:"targetPort"`
-	Command         []string                    `json:"command,omitempty"`
-	Args            []string                    `json:"args,omitempty"`
-	WorkingDir      string                      `json:"workingDir,omitempty"`
-	Env             []corev1.EnvVar             `json:"env,omitempty"`
-	Resources       corev1.ResourceRequirements `json:"resources,omitzero"`
-	Volumes         []Volume                    `json:"volumes,omitempty"`
-	VolumeMounts    []corev1.VolumeMount        `json:"volumeMounts,omitempty"`
-	SecurityContext *corev1.SecurityContext     `json:"securityContext,omitempty"`
-
-	ServiceAccountName           string                  `json:"serviceAccountName,omitempty"`
-	AutomountServiceAccountToken bool                    `json:"automountServiceAccountToken,omitempty"`
-	EnableServiceLinks           bool                    `json:"enableServiceLinks,omitempty"`
-	Template                     *corev1.PodTemplateSpec `json:"template,omitempty"`
-
-	Init           bool          `json:"init,omitempty"`
-	StopSignal     string        `json:"stopSignal,omitempty"`
-	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
-	StartupProbe   *corev1.Probe `json:"startupProbe,omitempty"`
-
-	Containers     []Container `json:"containers,omitempty"`
-	InitContainers []Container `json:"initContainers,omitempty"`
-
-	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
-	Layer   *Layer                 `json:"layer,omitempty"`
-	Config  string                 `json:"config,omitempty"` // the hash of spec.Config
-}
-
-// Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, envFrom, the
-// data of the Secrets and ConfigMaps in Config, layer, resources, volumes (but for persistent.retain), volumeMounts,
-// securityContext, init, stopSignal, readinessProbe, startupProbe, serviceAccountName, automountServiceAccountToken,
-// enableServiceLinks, template, containers and initContainers.
-// Fields that only the gate or the controller uses (port, address, idleTimeout, ...) are left out.
+// Hash returns a hash of the fields that make a pod, which specTable lists, with the data of the Secrets and ConfigMaps
+// in Config, and without persistent.retain of volumes and imagePullPolicy of containers. Fields that only the gate or
+// the controller uses (port, address, idleTimeout, ...) are left out.
 //
 // The hash is 16 hexadecimal digits, the first 8 bytes of a SHA-256. It is the same before and after Default, however a
 // quantity or a signal is written, and in every version of Wangell. The spec must be valid.
@@ -86,18 +52,44 @@ func Hash(spec *WangellServiceSpec) string {
 	if n, err := ParseSignal(s.StopSignal); err == nil {
 		s.StopSignal = fmt.Sprint(n)
 	}
-	text, err := json.Marshal(podSpec{
-		s.Image, s.TargetPort, s.Command, s.Args, s.WorkingDir, s.Env, s.Resources, s.Volumes,
-		s.VolumeMounts, s.SecurityContext, s.ServiceAccountName,
-		isTrue(s.AutomountServiceAccountToken), isTrue(s.EnableServiceLinks), s.Template,
-		isTrue(s.Init), s.StopSignal, s.ReadinessProbe, s.StartupProbe, s.Containers, s.InitContainers,
-		s.EnvFrom, s.Layer, s.Config.hash(),
-	})
+	sum := sha256.Sum256(s.encodePod())
+	return hex.EncodeToString(sum[:8])
+}
+
+// encodePod encodes the fields that make a pod as a JSON object. Those without a value are left out, but for image and
+// targetPort, so that a new field changes no hash until it is set.
+func (s *WangellServiceSpec) encodePod() []byte {
+	text := []byte("{")
+	for _, f := range hashedFields {
+		name, v := f.name, f.of(s)
+		if name == "" {
+			name, v = "config", reflect.ValueOf(s.Config.hash())
+		}
+		if name == "image" || name == "targetPort" || !isEmpty(v) {
+			text = appendField(text, name, v)
+		}
+	}
+	return append(text, '}')
+}
+
+// isEmpty reports whether a value counts as none: the zero value, an empty list, or false.
+func isEmpty(v reflect.Value) bool {
+	if b, ok := v.Interface().(*bool); ok {
+		return !isTrue(b)
+	}
+	return v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0
+}
+
+// appendField appends a field to a JSON object that is not complete.
+func appendField(text []byte, name string, v reflect.Value) []byte {
+	value, err := json.Marshal(v.Interface())
 	if err != nil {
 		panic("v1alpha1: Hash of an invalid spec: " + err.Error())
 	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
+	if len(text) > 1 {
+		text = append(text, ',')
+	}
+	return append(append(append(append(text, '"'), name...), `":`...), value...)
 }
 
 func canonicalList(l corev1.ResourceList) {

@@ -3,6 +3,7 @@
 package v1alpha1_test
 
 import (
+	"reflect"
 	"testing"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -61,5 +62,19 @@ func TestHashOfEachFieldStays(t *testing.T) {
 	s.Spec.Config.Add(v1alpha1.KindSecret, "a", map[string][]byte{"b": []byte("c")})
 	if got, want := v1alpha1.Hash(&s.Spec), "4e2b1b998759be77"; got != want {
 		t.Errorf("with a Secret: got %s, want %s", got, want)
+	}
+}
+
+func TestHashCoversFieldsThatMakeAPod(t *testing.T) {
+	base := service(t, "{targetPort: 8080}").Spec
+	spec := reflect.TypeFor[v1alpha1.WangellServiceSpec]()
+	for i := range spec.NumField() {
+		name := spec.Field(i).Name
+		other := base.DeepCopy()
+		fill(reflect.ValueOf(other).Elem().Field(i))
+		changed := v1alpha1.Hash(other) != v1alpha1.Hash(&base)
+		if want := v1alpha1.MakesPod(name); changed != want {
+			t.Errorf("%s: hash changed: %t, want %t", name, changed, want)
+		}
 	}
 }

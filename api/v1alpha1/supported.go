@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// supported lists the fields of types that are only partly supported on one machine.
+// supported lists the fields of types that are only partly supported on one machine. Those of WangellServiceSpec are
+// added from specTable.
 var supported = map[reflect.Type][]string{
 	reflect.TypeFor[corev1.EnvVar]():               {"name", "value", "valueFrom"},
 	reflect.TypeFor[corev1.EnvVarSource]():         {"configMapKeyRef", "secretKeyRef"},
@@ -25,19 +26,9 @@ var supported = map[reflect.Type][]string{
 	reflect.TypeFor[corev1.SecretVolumeSource]():    {"secretName", "items", "defaultMode", "optional"},
 	reflect.TypeFor[corev1.ConfigMapVolumeSource](): {"name", "items", "defaultMode", "optional"},
 	reflect.TypeFor[corev1.VolumeMount]():           {"name", "mountPath", "readOnly", "subPath"},
-	reflect.TypeFor[WangellServiceSpec](): {
-		"image", "targetPort", "port", "hostPort", "hostAddress", "idleTimeout", "address", "imagePullPolicy", "command", "args",
-		"workingDir",
-		"env", "envFrom", "layer", "resources", "volumes", "volumeMounts", "securityContext", "wakeTimeout",
-		"terminationGracePeriodSeconds",
-		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing",
-		"retries", "drainTimeout", "wakeProof", "updateStrategy", "init", "stopSignal", "readyWhen",
-		"readinessProbe", "startupProbe", "allowFrom", "imagePull", "sleep", "containers", "initContainers",
-		"traffic", "sticky",
-	},
-	reflect.TypeFor[ImagePull]():            {"policy", "when", "mode"},
-	reflect.TypeFor[WangellServiceStatus](): {"latestRequest", "loadBalancerIP", "replicas", "state", "message"},
-	reflect.TypeFor[metav1.ObjectMeta]():    {"name", "namespace", "labels", "annotations"},
+	reflect.TypeFor[ImagePull]():                    {"policy", "when", "mode"},
+	reflect.TypeFor[WangellServiceStatus]():         {"latestRequest", "loadBalancerIP", "replicas", "state", "message"},
+	reflect.TypeFor[metav1.ObjectMeta]():            {"name", "namespace", "labels", "annotations"},
 }
 
 // Supported returns the JSON names of the fields of a type that are supported on one machine, or nil if all are.

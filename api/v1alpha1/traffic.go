@@ -4,7 +4,6 @@ package v1alpha1
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,31 +96,18 @@ func (e *ValidationErrors) trafficBalancing(p *field.Path, s *WangellServiceSpec
 	}
 }
 
-// podFields returns the names of the fields that are set and describe pods.
-func (s *WangellServiceSpec) podFields() (names []string) {
-	for _, f := range []struct {
-		name  string
-		given bool
-	}{
-		{"image", s.Image != ""}, {"template", s.Template != nil}, {"command", s.Command != nil}, {"args", s.Args != nil},
-		{"workingDir", s.WorkingDir != ""}, {"env", s.Env != nil}, {"envFrom", s.EnvFrom != nil},
-		{"layer", s.Layer != nil},
-		{"resources", !reflect.ValueOf(s.Resources).IsZero()}, {"volumes", s.Volumes != nil},
-		{"volumeMounts", s.VolumeMounts != nil}, {"securityContext", s.SecurityContext != nil}, {"init", s.Init != nil},
-		{"stopSignal", s.StopSignal != ""}, {"containers", s.Containers != nil},
-		{"initContainers", s.InitContainers != nil}, {"readyWhen", s.ReadyWhen == ReadyWhenProbed},
-		{"readinessProbe", s.ReadinessProbe != nil}, {"startupProbe", s.StartupProbe != nil},
-		{"imagePull", s.ImagePull != nil}, {"sleep", s.Sleep != nil}, {"scaling", s.Scaling != nil},
-		{"minReplicas", s.MinReplicas != 0}, {"maxReplicas", s.MaxReplicas > 1},
-		{"updateStrategy", s.UpdateStrategy != ""},
-		{"sessionAffinity", s.SessionAffinity == corev1.ServiceAffinityClientIP},
-		{"serviceAccountName", s.ServiceAccountName != ""},
-		{"automountServiceAccountToken", s.AutomountServiceAccountToken != nil},
-		{"enableServiceLinks", s.EnableServiceLinks != nil},
-	} {
-		if f.given {
-			names = append(names, f.name)
-		}
+// podFields returns the names of the fields that are set and describe pods. Their defaults, with which API servers and
+// Default fill them in, do not count.
+func (s *WangellServiceSpec) podFields() []string {
+	names := s.fieldsSet(ofRevisions)
+	if s.MaxReplicas <= DefaultMaxReplicas {
+		names = slices.DeleteFunc(names, func(n string) bool { return n == "maxReplicas" })
+	}
+	if s.ReadyWhen == ReadyWhenProbed {
+		names = append(names, "readyWhen")
+	}
+	if s.SessionAffinity == corev1.ServiceAffinityClientIP {
+		names = append(names, "sessionAffinity")
 	}
 	return names
 }

@@ -47,14 +47,19 @@ func (e *ValidationErrors) containers(name string, s *WangellServiceSpec, cluste
 			e.oneOf(p.Child("imagePullPolicy"), string(c.ImagePullPolicy),
 				string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
 			if !cluster {
-				e.process(p, c.Command, c.Args, c.WorkingDir, c.Env)
-				e.envFrom(p.Child("envFrom"), c.EnvFrom)
-				e.resources(p.Child("resources"), &c.Resources)
-				e.volumeMounts(p.Child("volumeMounts"), c.VolumeMounts, s.Volumes)
-				e.securityContext(p.Child("securityContext"), c.SecurityContext)
+				e.container(p, c, s.Volumes)
 			}
 		}
 	}
+}
+
+// container checks what one machine needs to know of a container, the main one or another.
+func (e *ValidationErrors) container(p *field.Path, c *Container, volumes []Volume) {
+	e.process(p, c.Command, c.Args, c.WorkingDir, c.Env)
+	e.envFrom(p.Child("envFrom"), c.EnvFrom)
+	e.resources(p.Child("resources"), &c.Resources)
+	e.volumeMounts(p.Child("volumeMounts"), c.VolumeMounts, volumes)
+	e.securityContext(p.Child("securityContext"), c.SecurityContext)
 }
 
 func (e *ValidationErrors) image(image string) { e.imageAt(specPath.Child("image"), image) }

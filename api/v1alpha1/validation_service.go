@@ -93,12 +93,9 @@ func (e *ValidationErrors) spec(s *WangellServiceSpec) {
 	}
 	e.common(s)
 
-	e.process(specPath, s.Command, s.Args, s.WorkingDir, s.Env)
-	e.envFrom(specPath.Child("envFrom"), s.EnvFrom)
-	e.resources(specPath.Child("resources"), &s.Resources)
 	e.volumes(s.Volumes)
-	e.volumeMounts(specPath.Child("volumeMounts"), s.VolumeMounts, s.Volumes)
-	e.securityContext(specPath.Child("securityContext"), s.SecurityContext)
+	main := s.Main("")
+	e.container(specPath, &main, s.Volumes)
 }
 
 // common checks the fields that mean the same on one machine and on Kubernetes.
@@ -185,24 +182,9 @@ func (e *ValidationErrors) scaling(spec *WangellServiceSpec) {
 // template checks a spec that describes a whole pod.
 func (e *ValidationErrors) template(s *WangellServiceSpec) {
 	p := specPath.Child("template")
-	for name, given := range map[string]bool{
-		"image": s.Image != "", "command": s.Command != nil, "args": s.Args != nil, "workingDir": s.WorkingDir != "",
-		"env": s.Env != nil, "envFrom": s.EnvFrom != nil, "layer": s.Layer != nil,
-		"resources": s.Resources.Limits != nil || s.Resources.Requests != nil || s.Resources.Claims != nil,
-		"volumes":   s.Volumes != nil, "volumeMounts": s.VolumeMounts != nil,
-		"securityContext": s.SecurityContext != nil,
-		"readinessProbe":  s.ReadinessProbe != nil,
-		"startupProbe":    s.StartupProbe != nil,
-		"imagePullPolicy": s.ImagePullPolicy != "", "serviceAccountName": s.ServiceAccountName != "",
-		"automountServiceAccountToken": s.AutomountServiceAccountToken != nil,
-		"enableServiceLinks":           s.EnableServiceLinks != nil,
-		"init":                         s.Init != nil, "stopSignal": s.StopSignal != "",
-		"containers": len(s.Containers) > 0, "initContainers": len(s.InitContainers) > 0,
-	} {
-		if given {
-			e.add(specPath.Child(name), "write it in spec.template.spec, or leave spec.template out",
-				"cannot be set beside template, which describes the whole pod")
-		}
+	for _, name := range s.fieldsSet(inTemplate) {
+		e.add(specPath.Child(name), "write it in spec.template.spec, or leave spec.template out",
+			"cannot be set beside template, which describes the whole pod")
 	}
 	pod := &s.Template.Spec
 	if len(pod.Containers) == 0 {
@@ -219,28 +201,28 @@ func (e *ValidationErrors) template(s *WangellServiceSpec) {
 	}
 }
 
-// clusterOnly refuses fields that only Kubernetes supports.
+// noNeed says why one machine has no use for a field, and what to write instead; empty to remove it.
+var noNeed = map[string]struct{ why, fix string }{
+	"template": {"its fields are those of spec",
+		"write image, command, env, volumes, ... directly below spec, and further containers as spec.containers"},
+	"loadBalancerClass":            {"Wangell is the only load balancer", ""},
+	"replicas":                     {"no autoscaler sets it", "write minReplicas: for pods that always run, or remove it"},
+	"serviceAccountName":           {"there are no service accounts", ""},
+	"automountServiceAccountToken": {"there are no service accounts", ""},
+	"enableServiceLinks":           {"there are no Services", ""},
+}
+
+// clusterOnly refuses fields that only Kubernetes supports. One that is false asks for nothing.
 func (e *ValidationErrors) clusterOnly(s *WangellServiceSpec) {
 	const remove = "remove it"
-	for _, f := range []struct {
-		name  string
-		given bool
-		why   string
-		fix   string
-	}{
-		{"template", s.Template != nil, "its fields are those of spec",
-			"write image, command, env, volumes, ... directly below spec, and further containers as spec.containers"},
-		{"loadBalancerClass", s.LoadBalancerClass != "", "Wangell is the only load balancer", remove},
-		{"replicas", s.Replicas != nil, "no autoscaler sets it",
-			"write minReplicas: for pods that always run, or remove it"},
-		{"serviceAccountName", s.ServiceAccountName != "", "there are no service accounts", remove},
-		{"automountServiceAccountToken", isTrue(s.AutomountServiceAccountToken),
-			"there are no service accounts", remove},
-		{"enableServiceLinks", isTrue(s.EnableServiceLinks), "there are no Services", remove},
-	} {
-		if f.given {
-			e.add(specPath.Child(f.name), f.fix, "is not available on one machine: %s", f.why)
+	for _, f := range specFields {
+		if f.uses&onKubernetes == 0 || isEmpty(f.of(s)) {
+			continue
 		}
+		n := noNeed[f.name]
+		setDefault(&n.why, "Kubernetes only")
+		setDefault(&n.fix, remove)
+		e.add(specPath.Child(f.name), n.fix, "is not available on one machine: %s", n.why)
 	}
 	if s.ImagePull != nil && s.ImagePull.Nodes != nil {
 		e.add(specPath.Child("imagePull", "nodes"), remove, "is not available on one machine: there is one node")

@@ -107,15 +107,11 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 	if spec.Template != nil {
 		t = *spec.Template.DeepCopy()
 	} else {
+		main := spec.KubernetesMain(s.Name)
+		main.Ports = []corev1.ContainerPort{{ContainerPort: spec.TargetPort, Protocol: corev1.ProtocolTCP}}
 		t.Spec = corev1.PodSpec{
-			Containers: []corev1.Container{{
-				Name: s.Name, Image: spec.Image, ImagePullPolicy: spec.ImagePullPolicy, Command: spec.Command, Args: spec.Args,
-				WorkingDir: spec.WorkingDir, Env: spec.Env, EnvFrom: spec.EnvFrom, Resources: spec.Resources,
-				VolumeMounts:    spec.VolumeMounts,
-				SecurityContext: spec.SecurityContext, ReadinessProbe: spec.ReadinessProbe, StartupProbe: spec.StartupProbe,
-				Ports: []corev1.ContainerPort{{ContainerPort: spec.TargetPort, Protocol: corev1.ProtocolTCP}},
-			}},
-			Volumes: spec.PodVolumes(), ServiceAccountName: spec.ServiceAccountName,
+			Containers: []corev1.Container{main},
+			Volumes:    spec.PodVolumes(), ServiceAccountName: spec.ServiceAccountName,
 			AutomountServiceAccountToken: spec.AutomountServiceAccountToken, EnableServiceLinks: spec.EnableServiceLinks,
 			// The pod's own first process (pause) reaps orphans then, and the program is not PID 1.
 			ShareProcessNamespace: spec.Init,

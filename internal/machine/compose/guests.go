@@ -48,11 +48,9 @@ func (t *translation) container(name string) *v1alpha1.Container {
 			"only the main container of a pod is probed"},
 	})
 	t.assumed("network_mode", "becomes a container of %s, in the same pod", hostOf(t.service))
-	return &v1alpha1.Container{
-		Name: label(name), Image: t.service.Image, ImagePullPolicy: t.spec.ImagePullPolicy, Command: t.spec.Command,
-		Args: t.spec.Args, WorkingDir: t.spec.WorkingDir, Env: t.spec.Env, Resources: t.spec.Resources,
-		VolumeMounts: t.spec.VolumeMounts, SecurityContext: t.spec.SecurityContext,
-	}
+	c := t.spec.Main(label(name))
+	c.Image = t.service.Image
+	return &c
 }
 
 // addContainer adds a container with its volumes. A named volume that the pod has already is not added again.
