@@ -205,8 +205,9 @@ func (e *ValidationErrors) template(s *WangellServiceSpec) {
 var noNeed = map[string]struct{ why, fix string }{
 	"template": {"its fields are those of spec",
 		"write image, command, env, volumes, ... directly below spec, and further containers as spec.containers"},
-	"loadBalancerClass":            {"Wangell is the only load balancer", ""},
-	"replicas":                     {"no autoscaler sets it", "write minReplicas: for pods that always run, or remove it"},
+	"loadBalancerClass": {"Wangell is the only load balancer", ""},
+	"replicas": {"no autoscaler sets it",
+		"write minReplicas: for pods that always run, or remove it"},
 	"serviceAccountName":           {"there are no service accounts", ""},
 	"automountServiceAccountToken": {"there are no service accounts", ""},
 	"enableServiceLinks":           {"there are no Services", ""},
