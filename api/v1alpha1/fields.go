@@ -72,6 +72,7 @@ var specTable = []struct {
 	{"AllowFrom", 0},
 	{"Balancing", 0},
 	{"DrainTimeout", 0},
+	{"HostAddress", 0},
 	{"HostPort", 0},
 	{"IdleTimeout", 0},
 	{"MaxParked", 0},
