@@ -35,8 +35,8 @@ type WangellServiceStatus struct {
 	// ObservedGeneration is the generation of the spec that the status describes. Kubernetes only.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions include Ready, Awake, AddressAssigned, Progressing and Scheduled; docs/operations/conditions.md has all of
-	// them. Kubernetes only.
+	// Conditions include Ready, Awake, AddressAssigned, Progressing and Scheduled; docs/operations/conditions.md lists
+	// all of them. Kubernetes only.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -43,7 +43,8 @@ func (a *adopter) adopt(found []runtime.Pod) {
 			}
 			continue
 		}
-		a.engine.events.report(rt.Service, status.SeverityInfo, fmt.Sprintf("pod %s was found and is stopped: %s", rt.ID, reason))
+		text := fmt.Sprintf("pod %s was found and is stopped: %s", rt.ID, reason)
+		a.engine.events.report(rt.Service, status.SeverityInfo, text)
 		a.engine.runner.stopOrphan(rt, grace)
 	}
 }

@@ -78,7 +78,8 @@ func TestDeniedClientsAreTold(t *testing.T) {
 	events := w.c.Subscribe(t.Context())
 	w.d.send(&wire.Denied{Service: a, Total: 3, Source: netip.MustParseAddr("192.0.2.7")})
 	for e := range events {
-		if e.Kind == status.EventReport && strings.HasPrefix(e.Text, "denied 192.0.2.7:") && e.Severity == status.SeverityWarning {
+		if e.Kind == status.EventReport && e.Severity == status.SeverityWarning &&
+			strings.HasPrefix(e.Text, "denied 192.0.2.7:") {
 			break
 		}
 	}

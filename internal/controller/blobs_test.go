@@ -77,7 +77,8 @@ func TestNodesLearnWhoElseHasABlob(t *testing.T) {
 		if !enrolment.Grant(h.Grant).Allows(key, [32]byte{2}, got.Digest, got.Expires) {
 			t.Error("the grant does not let it in")
 		}
-		if left := time.Until(time.Unix(int64(got.Expires), 0)); left < images.GrantFor-time.Minute || left > images.GrantFor {
+		left := time.Until(time.Unix(int64(got.Expires), 0))
+		if left < images.GrantFor-time.Minute || left > images.GrantFor {
 			t.Errorf("the grant is good for %v", left)
 		}
 		return true

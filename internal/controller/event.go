@@ -36,8 +36,8 @@ func (h *hub) report(key v1alpha1.Key, severity, text string) {
 // pressure emits the news of a scarce resource on a node, for a service or, if key is empty, for the whole node.
 func (h *hub) pressure(key v1alpha1.Key, node string, p status.Pressure) {
 	h.emit(status.Event{
-		Time: time.Now(), Kind: status.EventPressure, Service: key, Node: node, Severity: status.SeverityWarning, Reason: p.Reason,
-		Text: p.Message,
+		Time: time.Now(), Kind: status.EventPressure, Service: key, Node: node,
+		Severity: status.SeverityWarning, Reason: p.Reason, Text: p.Message,
 	})
 }
 
@@ -100,7 +100,8 @@ func writeLog(events <-chan status.Event, log *slog.Logger) {
 			log.Warn("events were not logged: the log is too slow", "events", e.Lost)
 		}
 		switch {
-		case (e.Kind == status.EventReport || e.Kind == status.EventPressure || e.Kind == status.EventImages) && e.Service != "":
+		case e.Service != "" &&
+			(e.Kind == status.EventReport || e.Kind == status.EventPressure || e.Kind == status.EventImages):
 			text := fmt.Sprintf("service %s: %s", e.Service, e.Text)
 			log.Log(context.Background(), levels[e.Severity], text, "service", string(e.Service))
 		case e.Kind == status.EventReport || e.Kind == status.EventPressure:

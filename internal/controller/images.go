@@ -24,13 +24,25 @@ type imageHost struct {
 	engine  *engine
 }
 
-func (h imageHost) Idle() bool                          { return h.idle() }
-func (h imageHost) Post(f func())                       { h.post(f) }
-func (h imageHost) After(d time.Duration, f func())     { h.after(d, f) }
-func (h imageHost) Go(f func())                         { h.workers.group.Go(f) }
-func (h imageHost) Context() context.Context            { return h.workers.ctx }
+// Idle reports whether the controller has stopped starting and stopping pods.
+func (h imageHost) Idle() bool { return h.idle() }
+
+// Post runs f on the loop.
+func (h imageHost) Post(f func()) { h.post(f) }
+
+// After runs f on the loop after a time.
+func (h imageHost) After(d time.Duration, f func()) { h.after(d, f) }
+
+// Go runs f on a goroutine that the controller's end waits for.
+func (h imageHost) Go(f func()) { h.workers.group.Go(f) }
+
+// Context ends with the controller.
+func (h imageHost) Context() context.Context { return h.workers.ctx }
+
+// Send queues a message for the daemon of a session.
 func (h imageHost) Send(session uint64, m wire.Message) { h.engine.daemons.send(session, m) }
 
+// Services yields the services that are not deleted.
 func (h imageHost) Services() iter.Seq[*images.Service] {
 	return func(yield func(*images.Service) bool) {
 		for _, s := range h.engine.table.services {
@@ -41,21 +53,20 @@ func (h imageHost) Services() iter.Seq[*images.Service] {
 	}
 }
 
-func (h imageHost) find(i *images.Service) *service {
-	if s := h.engine.table.services[i.Key()]; s != nil && &s.images == i && !s.machine.Deleted() {
-		return s
-	}
-	return nil
+// Has reports whether Services yields a service.
+func (h imageHost) Has(i *images.Service) bool {
+	s := h.engine.table.services[i.Key()]
+	return s != nil && &s.images == i && !s.machine.Deleted()
 }
 
-func (h imageHost) Has(i *images.Service) bool { return h.find(i) != nil }
-
+// Changed notes that the state of a service's images may have changed.
 func (h imageHost) Changed(i *images.Service) {
-	if s := h.find(i); s != nil {
+	if s := h.engine.table.services[i.Key()]; s != nil {
 		h.engine.changed.check(s)
 	}
 }
 
+// Failed tells users why no node gets the images of a service.
 func (h imageHost) Failed(key v1alpha1.Key, st status.Images) {
 	h.engine.events.emit(status.Event{
 		Time: time.Now(), Kind: status.EventImages, Service: key, Severity: status.SeverityWarning, Text: st.Message,
@@ -185,7 +196,9 @@ func (p *preparer) prepare(ctx context.Context, w *wanted) error {
 	}
 	var reported atomic.Bool
 	err := p.runtime.Prepare(ctx, w.spec, func(image string, done, total int64) {
-		p.events.emit(status.Event{Time: time.Now(), Kind: status.EventPull, Service: w.key, Image: image, Done: done, Total: total})
+		p.events.emit(status.Event{
+			Time: time.Now(), Kind: status.EventPull, Service: w.key, Image: image, Done: done, Total: total,
+		})
 		reported.Store(true)
 		p.pulling(w, &status.Pull{Image: image, Done: done, Total: total})
 	})

@@ -100,8 +100,8 @@ func (o *inspector) gateState(from wire.Peer, m *wire.GateState) {
 		return
 	}
 	g := status.Gate{
-		Node: from.Node, Tables: make([]status.GateTable, 0, len(m.Tables)), Counters: make(map[string]uint64, len(m.Counters)),
-		Interfaces: make(map[string]string, len(m.Interfaces)),
+		Node: from.Node, Tables: make([]status.GateTable, 0, len(m.Tables)),
+		Counters: make(map[string]uint64, len(m.Counters)), Interfaces: make(map[string]string, len(m.Interfaces)),
 	}
 	for _, t := range m.Tables {
 		g.Tables = append(g.Tables, status.GateTable(t))

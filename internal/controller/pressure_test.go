@@ -124,7 +124,9 @@ func TestAlmostFullTableIsToldOfItsNode(t *testing.T) {
 		t.Errorf("of nodes: %+v", got)
 	}
 	w.d.send(&wire.Alert{Kind: wire.AlertFlows, Used: 80, Size: 100, Over: true})
-	w.until("it is over", func() bool { return w.status("warm").Pressure == (status.Pressure{}) && len(w.c.Pressure()) == 0 })
+	w.until("it is over", func() bool {
+		return w.status("warm").Pressure == (status.Pressure{}) && len(w.c.Pressure()) == 0
+	})
 	if got := changed(); got != "[default/warm]" {
 		t.Errorf("changed %s", got)
 	}

@@ -223,7 +223,7 @@ func (r *receiver) answers(from wire.Peer, at monotime.Time, a wire.PodAnswers) 
 }
 
 // outdated reports whether a pod's counters are older than others: they may arrive out of order. The time of the same
-// packet may be earlier in a later message (docs/protocol/table.md, Clocks), but no packet leaves the counters as they are.
+// packet may be earlier in a later message (docs/protocol/table.md, Clocks), but every packet changes the counters.
 func outdated(st, than wire.PodStats) bool {
 	return st.LastPacket < than.LastPacket &&
 		(st.NewFlows < than.NewFlows || st.BytesIn < than.BytesIn || st.BytesOut < than.BytesOut)

@@ -145,7 +145,8 @@ func TestSleptStaysTheSameDuringASleep(t *testing.T) {
 	if age := time.Since(got.Since); age < 5*time.Second || age > time.Minute {
 		t.Errorf("asleep since %v, want 5 s ago", got.Since)
 	}
-	if want := (status.Slept{Since: got.Since, Seconds: 10, CPU: 5, RequestCPU: 0.5}); got != want || s.status(requests) != want {
+	want := status.Slept{Since: got.Since, Seconds: 10, CPU: 5, RequestCPU: 0.5}
+	if got != want || s.status(requests) != want {
 		t.Errorf("asleep: %+v, then %+v, want %+v", got, s.status(requests), want)
 	}
 }

@@ -106,8 +106,8 @@ func (d *daemon) announceLeft(s *service, changed map[netip.Addr]bool) {
 
 // owner returns the node that answers ARP for a VIP: the one with the highest score (rendezvous hashing).
 // All nodes with the same list agree, VIPs are divided evenly, and when a node leaves, only its VIPs move.
-// docs/protocol/nodes.md specifies the score, because nodes of different versions must agree. Without nodes, the result is
-// empty.
+// docs/protocol/nodes.md specifies the score, because nodes of different versions must agree. Without nodes, the
+// result is empty.
 func owner(vip netip.Addr, nodes []scored) scored {
 	b := vip.As16()
 	key := placement.Sum(b[:])

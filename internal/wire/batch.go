@@ -78,7 +78,7 @@ func (r *batchReader) empty() (yes bool) {
 		return false
 	}
 	err = raw.Control(func(fd uintptr) {
-		size, err := unix.IoctlGetInt(int(fd), bytesQueued)
+		size, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
 		yes = err == nil && size == 0
 	})
 	return yes && err == nil

@@ -19,7 +19,8 @@ import (
 func TestUserOperatesServices(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello", more: "resources: {limits: {memory: 64Mi, cpu: 500m}}"}, service{name: "resting"},
-		service{name: "short", idle: 1}, service{name: "clock", idle: 1}, service{name: "pair", more: "containers: [{name: second, image: " + serverTag +
+		service{name: "short", idle: 1}, service{name: "clock", idle: 1},
+		service{name: "pair", more: "containers: [{name: second, image: " + serverTag +
 			", env: [{name: PORT, value: '8081'}, {name: VERSION, value: of the second}]}]\n" +
 			"initContainers: [{name: first, image: " + serverTag + ", env: [{name: MODE, value: done}]}]"})
 	if out := l.must(t, "restart", "hello"); !strings.Contains(out, "nothing to restart") {

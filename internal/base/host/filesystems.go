@@ -21,8 +21,8 @@ const (
 	Module  = "module, loaded when needed"
 )
 
-// FindFilesystem returns how the running kernel provides a type of file system: BuiltIn, Module or Missing. release is what
-// uname -r prints. It does not try to mount one, which would load the module.
+// FindFilesystem returns how the running kernel provides a type of file system: BuiltIn, Module or Missing. release
+// is what uname -r prints. It does not try to mount one, which would load the module.
 func FindFilesystem(name, release string) (string, error) {
 	data, err := os.ReadFile(KnownFilesystems)
 	if err != nil {

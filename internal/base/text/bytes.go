@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package text writes numbers and texts for people: numbers of bytes, and texts cut to a length. Its functions are pure.
+// Package text writes numbers and texts for people: numbers of bytes, and texts cut to a length. Its functions are
+// pure.
 package text
 
 import "fmt"

@@ -25,7 +25,8 @@ type Blobs struct {
 	mirrors map[string]mirror // by node
 }
 
-// NewBlobs returns the Blobs of a planner's nodes. key is the controller's master key, from which those of nodes follow.
+// NewBlobs returns the Blobs of a planner's nodes. key is the controller's master key, from which the keys of
+// nodes follow.
 func NewBlobs(key wire.Key, planner *Planner) *Blobs {
 	return &Blobs{key: key, planner: planner, mirrors: map[string]mirror{}}
 }

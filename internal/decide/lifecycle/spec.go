@@ -56,9 +56,9 @@ type Spec struct {
 func (s Spec) silence() time.Duration { return cmp.Or(s.FreezeAfter, s.IdleTimeout) }
 
 // UsedSince reports whether a packet came after a daemon has reported a service or a pod idle. Both are last packets:
-// idle is that of the report, which is made after a time of silence. The two times may have come in different messages
-// of a daemon with another clock (docs/protocol/table.md, Clocks), and then differ although the packet is the same. Another
-// packet came later than idle by at least the silence.
+// idle is the time in the report, which is made after a time of silence. The two times may have come in different
+// messages of a daemon with another clock (docs/protocol/table.md, Clocks), and then differ although the packet is the
+// same. Another packet came later than idle by at least the silence.
 func UsedSince(idle, last monotime.Time, silence time.Duration) bool {
 	return last > idle.Add(silence/2)
 }

@@ -4,8 +4,8 @@ package placement
 
 import "hash/fnv"
 
-// The hashes of rendezvous hashing: the candidate with the highest Mix(hash of the candidate ^ hash of the key) gets the
-// key, so when a candidate leaves, only its keys move.
+// The hashes of rendezvous hashing: the candidate with the highest Mix(hash of the candidate ^ hash of the key) gets
+// the key, so when a candidate leaves, only its keys move.
 
 // Sum is the 64-bit FNV-1a hash.
 func Sum(b []byte) uint64 {

@@ -15,7 +15,9 @@ import (
 
 // digestsOf returns the digests of a service's images, and whether the Deployment has no pods that a change of its
 // template would replace. Before the controller has the service, the digests come from its status.
-func (r *reconciler) digestsOf(key v1alpha1.Key, s *v1alpha1.WangellService) (list []v1alpha1.ImageDigest, asleep bool) {
+func (r *reconciler) digestsOf(
+	key v1alpha1.Key, s *v1alpha1.WangellService,
+) (list []v1alpha1.ImageDigest, asleep bool) {
 	st, known := r.StatusOf(key)
 	if !known {
 		return s.Status.ImageDigests, false

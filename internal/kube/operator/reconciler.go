@@ -99,8 +99,8 @@ func newReconciler(c client.Client, live client.Reader, recorder events.EventRec
 	return &reconciler{
 		client: c, live: live, recorder: recorder, now: time.Now,
 		begun: make(chan struct{}), synced: make(chan struct{}),
-		book: newBook(pools), known: map[v1alpha1.Key]*memory{}, trouble: map[v1alpha1.Key]kube.Trouble{}, traffics: traffics{},
-		unrouted: map[v1alpha1.Key]time.Time{},
+		book: newBook(pools), known: map[v1alpha1.Key]*memory{}, trouble: map[v1alpha1.Key]kube.Trouble{},
+		traffics: traffics{}, unrouted: map[v1alpha1.Key]time.Time{},
 	}
 }
 
