@@ -27,7 +27,7 @@ if cmp -s $part/init.clang "$copy/$part/init.clang" && ! diff -rq $part "$copy/$
     echo "$part is stale: run 'make generate' and commit." >&2
     exit 1
 fi
-for part in api/v1alpha1 deploy/crd docs/protocol; do
+for part in api/v1alpha1 deploy/crd docs/manifest docs/protocol; do
     if ! diff -rq "$part" "$copy/$part"; then
         echo "$part is stale: run 'make generate' and commit." >&2
         exit 1

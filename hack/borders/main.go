@@ -40,7 +40,9 @@ var borders = []border{
 // links are programs, and what they must not link, directly or indirectly.
 var links = []border{{folder: "cmd/kubectl-wangell", never: rooms("controller gate wire")}}
 
-func rooms(names string) []string { return strings.Fields("internal/" + strings.ReplaceAll(names, " ", " internal/")) }
+func rooms(names string) []string {
+	return strings.Fields("internal/" + strings.ReplaceAll(names, " ", " internal/"))
+}
 
 func main() {
 	var found []string
