@@ -44,7 +44,7 @@ func (a *adopter) adopt(found []runtime.Pod) {
 			continue
 		}
 		text := fmt.Sprintf("pod %s was found and is stopped: %s", rt.ID, reason)
-		a.engine.events.report(rt.Service, status.SeverityInfo, text)
+		a.engine.events.report(rt.Service, "", status.SeverityInfo, text)
 		a.engine.runner.stopOrphan(rt, grace)
 	}
 }
@@ -164,7 +164,8 @@ func (a *adopter) lookFor(key v1alpha1.Key) {
 	pods, err := e.cluster.List(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			e.events.report(key, status.SeverityWarning, "its existing pods cannot be listed: "+bare(key, err))
+			text := "its existing pods cannot be listed: " + bare(key, err)
+			e.events.report(key, v1alpha1.EventProblem, status.SeverityWarning, text)
 		}
 		return
 	}

@@ -23,7 +23,7 @@ func (e *engine) noteAlert(from wire.Peer, m *wire.Alert) {
 	}
 	switch {
 	case m.Over:
-		e.events.report("", status.SeverityInfo, fmt.Sprintf("node %s: no longer scarce: %v", from.Node, m.Kind))
+		e.events.report("", "", status.SeverityInfo, fmt.Sprintf("node %s: no longer scarce: %v", from.Node, m.Kind))
 		e.pressures.remove(k)
 	case e.pressures.count[from.ID] >= maxPressures:
 		return
@@ -95,7 +95,7 @@ func alertText(node string, m *wire.Alert, unproven bool) string {
 func (e *engine) noteDenied(s *service, node string, m *wire.Denied) {
 	s.denied.note(node, m.Total, m.Source)
 	text := fmt.Sprintf("denied %s: its address may not connect to the service", m.Source)
-	e.events.report(s.key, status.SeverityWarning, text)
+	e.events.report(s.key, v1alpha1.EventDenied, status.SeverityWarning, text)
 	e.changed.check(s)
 }
 
@@ -151,7 +151,7 @@ func (e *engine) noteHiddenClients(why string) {
 			continue
 		}
 		if s.hiddenClients = now; now != "" {
-			e.events.report(s.key, status.SeverityWarning, now)
+			e.events.report(s.key, v1alpha1.EventProblem, status.SeverityWarning, now)
 		}
 		e.changed.check(s)
 	}

@@ -46,7 +46,7 @@ func (d *daemons) send(peer uint64, m wire.Message) {
 
 // disconnect ends the session of a daemon that cannot be reached. It gets everything when it joins again.
 func (d *daemons) disconnect(p wire.Peer, why error) {
-	d.events.report("", status.SeverityError, fmt.Sprintf("node %s: disconnected: %v", p.Node, why))
+	d.events.report("", "", status.SeverityError, fmt.Sprintf("node %s: disconnected: %v", p.Node, why))
 	d.server.Disconnect(p.ID)
 }
 
@@ -55,7 +55,7 @@ func (d *daemons) encode(list []*wire.Nodes) (batch []wire.Encoded) {
 	for _, m := range list {
 		e, err := wire.Encode(m)
 		if err != nil {
-			d.events.report("", status.SeverityError, fmt.Sprintf("the list of nodes cannot be sent: %v", err))
+			d.events.report("", "", status.SeverityError, fmt.Sprintf("the list of nodes cannot be sent: %v", err))
 			continue
 		}
 		batch = append(batch, e)
@@ -107,14 +107,14 @@ func (d *daemons) notSent(peer uint64, m wire.Message, err error) {
 		d.disconnect(d.peers[peer], err)
 	case !errors.Is(err, wire.ErrPeerGone):
 		text := fmt.Sprintf("node %s: message %v was not sent: %v", d.peers[peer].Node, m.Type(), err)
-		d.events.report("", status.SeverityError, text)
+		d.events.report("", "", status.SeverityError, text)
 	}
 }
 
 // setServices replaces the daemons' table of services.
 func (d *daemons) setServices(all []wire.Service) {
 	if err := d.server.SetServices(all); err != nil {
-		d.events.report("", status.SeverityError, fmt.Sprintf("the daemons' table of services cannot be set: %v", err))
+		d.events.report("", "", status.SeverityError, fmt.Sprintf("the daemons' table of services cannot be set: %v", err))
 	}
 }
 
@@ -124,7 +124,8 @@ func (d *daemons) updateServices(upserts []wire.Service, removals []netip.AddrPo
 		return
 	}
 	if err := d.server.UpdateServices(upserts, removals); err != nil {
-		d.events.report("", status.SeverityError, fmt.Sprintf("the daemons' table of services cannot be changed: %v", err))
+		text := fmt.Sprintf("the daemons' table of services cannot be changed: %v", err)
+		d.events.report("", "", status.SeverityError, text)
 	}
 }
 

@@ -109,7 +109,7 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 			return // there would be one for each of ten thousand services
 		}
 		severity := [...]string{status.SeverityInfo, status.SeverityWarning, status.SeverityError}[a.Severity]
-		e.events.report(s.key, severity, a.Text)
+		e.events.report(s.key, a.Reason, severity, a.Text)
 	}
 }
 

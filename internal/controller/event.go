@@ -28,9 +28,12 @@ type subscriber struct {
 	lost int
 }
 
-// report emits a message about a service, or about the whole installation if key is empty.
-func (h *hub) report(key v1alpha1.Key, severity, text string) {
-	h.emit(status.Event{Time: time.Now(), Kind: status.EventReport, Service: key, Severity: severity, Text: text})
+// report emits a message about a service, or about the whole installation if key is empty. reason may be empty: see
+// v1alpha1.EventReason.
+func (h *hub) report(key v1alpha1.Key, reason v1alpha1.EventReason, severity, text string) {
+	h.emit(status.Event{
+		Time: time.Now(), Kind: status.EventReport, Service: key, Reason: reason, Severity: severity, Text: text,
+	})
 }
 
 // pressure emits the news of a scarce resource on a node, for a service or, if key is empty, for the whole node.

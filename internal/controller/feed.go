@@ -9,6 +9,7 @@ import (
 	"sort"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
@@ -186,7 +187,8 @@ func (f *feed) encode(p *publication, node string) (e wire.Encoded, ok bool) {
 	}
 	e, err := wire.Encode(forNode(p.message, node))
 	if err != nil {
-		f.daemons.events.report(p.service.key, status.SeverityError, fmt.Sprintf("its pods cannot be published: %v", err))
+		text := fmt.Sprintf("its pods cannot be published: %v", err)
+		f.daemons.events.report(p.service.key, v1alpha1.EventProblem, status.SeverityError, text)
 		e = wire.Encoded{}
 	}
 	if !p.homes[node] {

@@ -117,7 +117,7 @@ func (p *planner) plan(s *service, history string, now time.Time) {
 	dismissed := s.foresight.dismissed
 	f, err := newForesight(s.wanted, history)
 	if err != nil {
-		p.events.report(s.key, status.SeverityWarning, err.Error()+": it begins anew")
+		p.events.report(s.key, v1alpha1.EventProblem, status.SeverityWarning, err.Error()+": it begins anew")
 	}
 	f.dismissed = dismissed
 	s.foresight = f

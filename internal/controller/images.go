@@ -69,7 +69,8 @@ func (h imageHost) Changed(i *images.Service) {
 // Failed tells users why no node gets the images of a service.
 func (h imageHost) Failed(key v1alpha1.Key, st status.Images) {
 	h.engine.events.emit(status.Event{
-		Time: time.Now(), Kind: status.EventImages, Service: key, Severity: status.SeverityWarning, Text: st.Message,
+		Time: time.Now(), Kind: status.EventImages, Service: key,
+		Reason: v1alpha1.EventImageNotReady, Severity: status.SeverityWarning, Text: st.Message,
 	})
 }
 
@@ -173,7 +174,7 @@ func (p *preparer) do(j job) {
 	if j.want == nil {
 		if err := p.runtime.Forget(p.ctx, j.key); err != nil && p.ctx.Err() == nil {
 			text := "what was prepared for it cannot be removed: " + bare(j.key, err)
-			p.events.report(j.key, status.SeverityWarning, text)
+			p.events.report(j.key, v1alpha1.EventProblem, status.SeverityWarning, text)
 		}
 		return
 	}
@@ -184,7 +185,7 @@ func (p *preparer) do(j job) {
 	reason := ""
 	if err != nil {
 		reason = bare(j.key, err)
-		p.events.report(j.key, status.SeverityWarning, reason+" (tried again when a client comes)")
+		p.events.report(j.key, v1alpha1.EventProblem, status.SeverityWarning, reason+" (tried again when a client comes)")
 	}
 	p.done(j.want, reason)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/runtime"
@@ -193,7 +194,7 @@ func (w *layerWatch) note(id string, m runtime.Layer) {
 		return
 	}
 	if first {
-		w.events.report(p.service.key, status.SeverityWarning, p.layer.warning)
+		w.events.report(p.service.key, v1alpha1.EventProblem, status.SeverityWarning, p.layer.warning)
 	}
 	w.changed.check(p.service)
 }

@@ -43,7 +43,7 @@ wangell_pods 1
 # TYPE wangell_service_bytes_total counter
 wangell_service_bytes_total{direction="in",namespace="default",service="a"} 180
 wangell_service_bytes_total{direction="out",namespace="default",service="a"} 1800
-# HELP wangell_service_flows_total status.Connections established, by service that has been used.
+# HELP wangell_service_flows_total Connections established, by service that has been used.
 # TYPE wangell_service_flows_total counter
 wangell_service_flows_total{namespace="default",service="a"} 8
 # HELP wangell_service_open_flows Open connections, by service that has been used.

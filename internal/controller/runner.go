@@ -186,7 +186,7 @@ func (r *runner) work(k v1alpha1.Key, id string, grace time.Duration, done func(
 			}
 			pause := pauses.Step()
 			text := fmt.Sprintf("pod %s cannot be stopped, tried again in %s: %s", id, pause, bare(k, err))
-			r.events.report(k, status.SeverityWarning, text)
+			r.events.report(k, v1alpha1.EventProblem, status.SeverityWarning, text)
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
@@ -332,11 +332,11 @@ func (l *laggards) report() {
 	list := l.late
 	l.late = nil
 	if len(list) > lateAlone {
-		l.events.report("", status.SeverityWarning, lateSummary(list))
+		l.events.report("", "", status.SeverityWarning, lateSummary(list))
 		return
 	}
 	for _, p := range list {
-		l.events.report(p.service, status.SeverityWarning, p.text)
+		l.events.report(p.service, v1alpha1.EventProblem, status.SeverityWarning, p.text)
 	}
 }
 

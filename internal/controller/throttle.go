@@ -132,7 +132,7 @@ func (w *throttleWatch) note(id string, containers []runtime.ContainerUsage) {
 		return
 	}
 	if p.throttle.warning != "" {
-		w.events.report(p.service.key, status.SeverityWarning, p.throttle.warning)
+		w.events.report(p.service.key, v1alpha1.EventProblem, status.SeverityWarning, p.throttle.warning)
 	}
 	w.changed.check(p.service)
 }

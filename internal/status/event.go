@@ -42,8 +42,9 @@ type Event struct {
 	Done  int64  `json:"done,omitempty"`
 	Total int64  `json:"total,omitempty"`
 	Node  string `json:"node,omitempty"`
-	// Reason is that of a Pressure.
-	Reason string `json:"reason,omitempty"`
+	// Reason is the reason of the Event that it makes on Kubernetes, unless that follows from State; empty if it makes
+	// none.
+	Reason v1alpha1.EventReason `json:"reason,omitempty"`
 	// Lost is the number of events before this one that the subscriber missed because it was too slow.
 	Lost int `json:"lost,omitempty"`
 }

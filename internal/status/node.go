@@ -11,14 +11,14 @@ import (
 
 // Reasons of a Pressure.
 const (
-	PressureWakes = "WakesLimited"    // clients exceed a budget of wakes
-	PressureTable = "TableAlmostFull" // a table of a gate, or a share of one, is almost full
+	PressureWakes = v1alpha1.EventWakesLimited    // clients exceed a budget of wakes
+	PressureTable = v1alpha1.EventTableAlmostFull // a table of a gate, or a share of one, is almost full
 )
 
 // Pressure describes resources of gates that are scarce, or were in the last minute. The zero value means that none is.
 type Pressure struct {
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
+	Reason  v1alpha1.EventReason `json:"reason"`
+	Message string               `json:"message"`
 }
 
 // Gate is the state of the gate of a node.

@@ -5,6 +5,7 @@ package lifecycle
 import (
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 )
 
@@ -78,6 +79,7 @@ const (
 
 // Report is a message for users. Text does not name the service.
 type Report struct {
+	Reason   v1alpha1.EventReason // empty if it is worth no Event
 	Severity Severity
 	Text     string
 }

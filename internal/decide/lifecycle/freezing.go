@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 )
 
@@ -103,9 +104,9 @@ func (t *transition) frozenSeen(e FrozenSeen) {
 	switch all := t.allFrozen(); {
 	case t.state != Warm || all == was || all && !f.on:
 	case all:
-		t.report(Info, "frozen: not used for %s", roundUp(t.now.Sub(f.idle.LastPacket)))
+		t.note("frozen: not used for %s", roundUp(t.now.Sub(f.idle.LastPacket)))
 	default:
-		t.report(Info, "thawed")
+		t.note("thawed")
 	}
 	if t.count(func(p *pod) bool { return p.is(podFrozen) }) == 0 {
 		f.on, f.stopAt, f.used = false, 0, 0
@@ -116,7 +117,11 @@ func (t *transition) frozenSeen(e FrozenSeen) {
 func (t *transition) keepRunning(s Severity, format string, args ...any) {
 	why := fmt.Sprintf(format, args...)
 	if t.freeze.why == "" || s == Warning && why != t.freeze.why {
-		t.report(s, "not frozen: %s", why)
+		if s == Warning {
+			t.report(v1alpha1.EventProblem, s, "not frozen: %s", why)
+		} else {
+			t.note("not frozen: %s", why)
+		}
 	}
 	t.freeze.why = why
 }

@@ -2,7 +2,10 @@
 
 package lifecycle
 
-import "wangell.loutres.me/internal/base/monotime"
+import (
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/base/monotime"
+)
 
 // listening handles a report from a pod's home node that its socket listens.
 func (t *transition) listening(e Listening) {
@@ -52,7 +55,7 @@ func (t *transition) unready(e Unready) {
 		return
 	}
 	p.unconfirm()
-	t.report(Warning, "a pod gets no new connections: its readinessProbe fails: %s", p.lastAnswer())
+	t.report(v1alpha1.EventProblem, Warning, "a pod gets no new connections: its readinessProbe fails: %s", p.lastAnswer())
 }
 
 // deaf handles a pod that served and no longer listens. Clients wait until it listens again or its process has
@@ -64,7 +67,7 @@ func (t *transition) deaf(r Ref) {
 	}
 	p.set(podDeaf)
 	p.unconfirm()
-	t.report(Info, "a pod gets no new connections: it no longer listens on port %d", t.spec.Port)
+	t.note("a pod gets no new connections: it no longer listens on port %d", t.spec.Port)
 }
 
 // serve makes a starting pod that listens a serving one.
@@ -77,7 +80,7 @@ func (t *transition) serve(p *pod, at monotime.Time) {
 		t.switchOver()
 	case t.state != Waking:
 		t.message = ""
-		t.report(Info, "%s serve", counted(uint32(t.Serving()), "pod"))
+		t.note("%s serve", counted(uint32(t.Serving()), "pod"))
 	default:
 		t.answered(p, at)
 		t.state, t.message, t.backoff.wakes, t.backoff.wakeRetry, t.start.deadline = Warm, "", 0, 0, 0
@@ -86,9 +89,9 @@ func (t *transition) serve(p *pod, at monotime.Time) {
 			if p.phases[phaseIndex(PhaseReady)] != 0 {
 				what = "is ready"
 			}
-			t.report(Info, "warm: %s %s after the SYN", what, ms(at.Sub(t.timeline.at[0])))
+			t.note("warm: %s %s after the SYN", what, ms(at.Sub(t.timeline.at[0])))
 		} else {
-			t.report(Info, "warm")
+			t.note("warm")
 		}
 		t.clearDeadlines()
 	}

@@ -5,6 +5,8 @@ package lifecycle
 import (
 	"fmt"
 	"strings"
+
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // startFailed handles StartFailed.
@@ -26,7 +28,7 @@ func (t *transition) startFailed(e StartFailed) {
 		t.start.lastErr = e.Err
 		delay := min(retryDelay<<max(0, min(t.start.tries-1, 10)), maxRetryDelay)
 		t.start.after = t.now.Add(delay)
-		t.report(Warning, "start failed, tried again in %s: %v", delay, e.Err)
+		t.report(v1alpha1.EventProblem, Warning, "start failed, tried again in %s: %v", delay, e.Err)
 	default:
 		t.removePod(p)
 		t.lost(p, p.life, fmt.Sprint(e.Err))
@@ -68,7 +70,7 @@ func (t *transition) ended(e Ended) {
 		}
 		t.message = before + e.Why
 	}
-	t.report(Warning, "why a pod %s: %s", last.verb, e.Why)
+	t.report(v1alpha1.EventProblem, Warning, "why a pod %s: %s", last.verb, e.Why)
 }
 
 // removed handles a pod of which nothing remains.
@@ -87,7 +89,7 @@ func (t *transition) lost(p *pod, was podLife, reason string) {
 	case t.deleted:
 	case p.is(podSleeping):
 		if was < lifeStopping && !p.is(podLeaving) {
-			t.report(Warning, "ended while it was drained: %s", reason)
+			t.report(v1alpha1.EventProblem, Warning, "ended while it was drained: %s", reason)
 		}
 		t.asleepOnceGone()
 	case was >= lifeDraining || p.is(podAway):
@@ -104,7 +106,7 @@ func (t *transition) lost(p *pod, was podLife, reason string) {
 	case t.state == Waking:
 		t.desired = max(1, t.desired-1)
 		t.forget(p)
-		t.report(Warning, "lost one of the starting pods: %s", reason)
+		t.report(v1alpha1.EventProblem, Warning, "lost one of the starting pods: %s", reason)
 	default:
 		t.podFailed(reason)
 	}
@@ -116,7 +118,7 @@ func (t *transition) lostServing(verb, reason string) {
 	case t.count((*pod).serves) > 0:
 		t.slowDown()
 		t.message = "a pod " + verb + ": " + reason
-		t.report(Error, "%s; the others continue to serve", t.message)
+		t.report(v1alpha1.EventProblem, Error, "%s; the others continue to serve", t.message)
 	case t.count((*pod).startsReachable) > 0:
 		t.lostToStarting(reason)
 	default:
@@ -124,7 +126,7 @@ func (t *transition) lostServing(verb, reason string) {
 		t.state, t.next.wake, t.desired = Cold, nil, 0
 		t.slowDown() // if at least one pod is wanted, it is started again, but not in a tight loop
 		t.message = verb + ": " + reason
-		t.report(Error, "%s; the next connection request wakes it again", t.message)
+		t.report(v1alpha1.EventProblem, Error, "%s; the next connection request wakes it again", t.message)
 		if wake != nil {
 			t.wake(*wake)
 		}
@@ -133,7 +135,7 @@ func (t *transition) lostServing(verb, reason string) {
 
 // lostToStarting handles the loss of the last serving pod while another one starts.
 func (t *transition) lostToStarting(reason string) {
-	t.report(Error, "lost its pod while the replacement starts: %s", reason)
+	t.report(v1alpha1.EventProblem, Error, "lost its pod while the replacement starts: %s", reason)
 	t.waitForStarting()
 }
 
@@ -160,7 +162,7 @@ func (t *transition) overdue(p *pod) {
 		t.refuseUnready(p, reason)
 	case p.life == lifeServing && others((*pod).serves):
 		t.stop(p, p.grace)
-		t.report(Warning, "a pod is stopped: %s", reason)
+		t.report(v1alpha1.EventProblem, Warning, "a pod is stopped: %s", reason)
 	case p.life == lifeServing && t.count((*pod).startsReachable) > 0:
 		t.stop(p, p.grace)
 		t.lostToStarting(reason)
@@ -176,5 +178,5 @@ func (t *transition) overdue(p *pod) {
 // fails its readinessProbe. The pod keeps its open connections, and serves again once it has recovered.
 func (t *transition) refuseUnready(p *pod, reason string) {
 	p.deadline, t.next.wake, t.refuse = 0, nil, reason
-	t.report(Error, "clients are refused: %s", reason)
+	t.report(v1alpha1.EventProblem, Error, "clients are refused: %s", reason)
 }

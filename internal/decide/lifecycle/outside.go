@@ -5,6 +5,7 @@ package lifecycle
 import (
 	"cmp"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 )
 
@@ -40,9 +41,9 @@ func (t *transition) adopt(e Adopted) {
 	p.life = lifeServing
 	if t.state != Warm {
 		t.state, t.message, t.desired, t.start.after = Warm, "", 0, 0
-		t.report(Info, "warm: its pod was found running")
+		t.note("warm: its pod was found running")
 	} else {
-		t.report(Info, "one more of its pods was found running")
+		t.note("one more of its pods was found running")
 	}
 	if t.desired = max(t.desired, t.active()); t.spec.Single {
 		t.desired = 1
@@ -93,7 +94,7 @@ func (t *transition) leaving(e Leaving) {
 		t.updateFailed(cmp.Or(e.Why, "the new pod was removed from outside"))
 	case p.is(podAway):
 	case was == lifeServing:
-		t.report(Info, "%s: it is drained", cmp.Or(e.Why, "a pod is being removed from outside"))
+		t.note("%s: it is drained", cmp.Or(e.Why, "a pod is being removed from outside"))
 		t.lostReachable("its last pod is being removed")
 	default:
 		t.forget(p)
@@ -112,7 +113,7 @@ func (t *transition) away(r Ref) {
 		t.forget(p)
 	case lifeServing:
 		p.deadline = 0
-		t.report(Warning, "the node of a pod is silent: the pod gets no new connections")
+		t.report(v1alpha1.EventProblem, Warning, "the node of a pod is silent: the pod gets no new connections")
 		t.lostReachable("the node of its last pod is silent")
 	}
 }

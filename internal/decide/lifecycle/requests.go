@@ -126,7 +126,7 @@ func (t *transition) restart(why string) {
 			}
 			return
 		}
-		t.report(Info, "%s: the wake begins again", why)
+		t.note("%s: the wake begins again", why)
 		t.stopStarting()
 		t.start = start{deadline: t.start.deadline}
 		if t.timeline != nil {
@@ -156,7 +156,7 @@ func (t *transition) replaceFirst() {
 	t.enterWaking(1)
 	t.start.deadline = t.start.deadline.Add(quietTimeout)
 	t.endTimeline()
-	t.report(Info, "%s: the pod ends before the new one starts", t.revWhy)
+	t.note("%s: the pod ends before the new one starts", t.revWhy)
 }
 
 // delete stops all pods of a deleted service. With drain, a pod that serves is stopped once it gets no new requests and
@@ -177,6 +177,6 @@ func (t *transition) delete(drain bool) {
 	}
 	t.next.wake, t.start.deadline, t.next.replicas, t.state, t.message = nil, 0, 0, Stopping, ""
 	if first {
-		t.report(Info, "removed")
+		t.note("removed")
 	}
 }

@@ -2,7 +2,11 @@
 
 package lifecycle
 
-import "time"
+import (
+	"time"
+
+	"wangell.loutres.me/api/v1alpha1"
+)
 
 // surplusPatience is how long excess pods are tolerated where pods are also started from outside: the machine may
 // hear of a replacement before it hears that the pod it replaces is being removed.
@@ -10,7 +14,7 @@ const surplusPatience = 3 * time.Second
 
 // resize changes the number of pods of a service that has some.
 func (t *transition) resize(n int, why string) {
-	t.report(Info, "scaled from %d to %d: %s", t.desired, n, why)
+	t.report(v1alpha1.EventScaled, Info, "scaled from %d to %d: %s", t.desired, n, why)
 	t.desired = n
 	t.reuseDrained()
 	t.removeSurplus()
@@ -43,7 +47,7 @@ func (t *transition) surplusDue(rolling bool) {
 		return
 	}
 	if n := t.active() - t.desired; n > 0 {
-		t.report(Info, "%s too many: scaled in again", counted(uint32(n), "pod"))
+		t.report(v1alpha1.EventScaled, Info, "%s too many: scaled in again", counted(uint32(n), "pod"))
 		t.removeSurplus()
 	}
 }
@@ -87,5 +91,5 @@ func (t *transition) switchOver() {
 		t.drain(old, t.spec.drainTimeout())
 	}
 	t.message = ""
-	t.report(Info, "the new pod serves; the old one is drained")
+	t.note("the new pod serves; the old one is drained")
 }

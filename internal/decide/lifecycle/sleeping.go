@@ -2,7 +2,11 @@
 
 package lifecycle
 
-import "time"
+import (
+	"time"
+
+	"wangell.loutres.me/api/v1alpha1"
+)
 
 const (
 	// quietTimeout is how long gates may take to answer that a drained pod gets no new flows.
@@ -39,7 +43,7 @@ func (t *transition) goToSleep(why string) {
 		t.sleep.forced, t.next.replicas = true, 0
 	case t.state == Waking:
 		t.refuse, t.start.deadline = why, 0
-		t.report(Info, "wake given up: %s", why)
+		t.note("wake given up: %s", why)
 		t.state, t.sleep = Stopping, sleep{true, t.now, why}
 		for _, p := range t.pods {
 			if p.life <= lifeServing {
@@ -79,7 +83,7 @@ func (t *transition) pressed(why string) {
 	if !t.freezes() || t.spec.Min > 0 || !t.allFrozen() {
 		return
 	}
-	t.report(Warning, "stopped while it was frozen: %s", why)
+	t.report(v1alpha1.EventProblem, Warning, "stopped while it was frozen: %s", why)
 	t.freeze.stopAt = 0
 	t.drainAll(t.freeze.idle)
 }
@@ -144,7 +148,7 @@ func (t *transition) stayAwake(why string) {
 	if f := &t.freeze; f.on { // a keepalive, which needs no program, may have been the packet
 		f.idle, f.stopAt = IdleSeen{LastPacket: t.now}, t.stopTime(t.now)
 	}
-	t.report(Info, "stays awake: %s", why)
+	t.note("stays awake: %s", why)
 	t.lostReachable("its pods cannot be reached")
 }
 
@@ -166,7 +170,7 @@ func (t *transition) fallAsleep() {
 	t.state, t.message, t.desired, t.sleep.forced, t.next.wake = Cold, "", 0, false, nil
 	t.start.deadline, t.start.after = 0, 0
 	t.freeze = freezing{seq: t.freeze.seq}
-	t.report(Info, "sleeps")
+	t.note("sleeps")
 	switch {
 	case wake != nil:
 		t.wake(*wake)

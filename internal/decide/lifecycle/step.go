@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 )
 
@@ -148,7 +149,7 @@ func (t *transition) timer(e Timer) {
 	}
 	t.next.wake, t.start.deadline = nil, 0
 	t.refuse = t.predecessorStays(t.longestGrace() + t.spec.WakeTimeout)
-	t.report(Error, "wake failed: %s", t.refuse)
+	t.report(v1alpha1.EventWakeFailed, Error, "wake failed: %s", t.refuse)
 }
 
 // settle starts what has become possible: missing pods, or the replacement of a pod with an outdated spec.
@@ -182,6 +183,6 @@ func (t *transition) settle() {
 		}
 	case t.state == Warm && t.outdated():
 		t.startPod(t.now.Add(updateImageTimeout + t.spec.WakeTimeout)).life = lifeReplacing
-		t.report(Info, "%s: a new pod starts, the old one serves until it listens", t.revWhy)
+		t.note("%s: a new pod starts, the old one serves until it listens", t.revWhy)
 	}
 }

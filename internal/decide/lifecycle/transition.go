@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 )
 
@@ -57,9 +58,12 @@ func (t *transition) drain(p *pod, wait time.Duration) {
 }
 
 // report adds a message for users.
-func (t *transition) report(s Severity, format string, args ...any) {
-	t.reports = append(t.reports, Report{s, fmt.Sprintf(format, args...)})
+func (t *transition) report(reason v1alpha1.EventReason, s Severity, format string, args ...any) {
+	t.reports = append(t.reports, Report{reason, s, fmt.Sprintf(format, args...)})
 }
+
+// note tells what happened, which is worth no Event.
+func (t *transition) note(format string, args ...any) { t.report("", Info, format, args...) }
 
 // mark records when a phase of a pod ended, also in the timeline if that follows the pod.
 func (t *transition) mark(r Ref, name PhaseName, at monotime.Time) {

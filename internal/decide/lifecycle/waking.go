@@ -5,6 +5,7 @@ package lifecycle
 import (
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 )
 
@@ -40,14 +41,14 @@ func (t *transition) wake(e WakeAsked) {
 	t.timeline.mark(PhaseTold, e.Noticed)
 	t.timeline.mark(PhaseHandled, t.now)
 	t.record = true
-	t.report(Info, "wakes: %s parked", counted(e.Parked, "connection request"))
+	t.note("wakes: %s parked", counted(e.Parked, "connection request"))
 }
 
 // scaleFromZero starts pods that no client has asked for. There is no waterfall, because that begins with a SYN.
 func (t *transition) scaleFromZero(n int, why string) {
 	t.enterWaking(n)
 	t.endTimeline()
-	t.report(Info, "starts %s: %s", counted(uint32(t.desired), "pod"), why)
+	t.note("starts %s: %s", counted(uint32(t.desired), "pod"), why)
 }
 
 func (t *transition) enterWaking(n int) {
@@ -84,7 +85,7 @@ func (t *transition) lostReachable(why string) {
 	switch {
 	case t.state != Warm || t.count((*pod).serves) > 0:
 	case t.count((*pod).startsReachable) > 0:
-		t.report(Info, "waits for the pod that is starting: %s", why)
+		t.note("waits for the pod that is starting: %s", why)
 		t.waitForStarting()
 	default:
 		t.next.wake = nil
@@ -106,9 +107,9 @@ func (t *transition) fail(reason string) {
 	t.refuse, t.next.wake = reason, nil
 	t.conclude(ResultFailed, reason)
 	if delay > 0 {
-		t.report(Error, "wake failed: %s; not tried again for %s", reason, delay)
+		t.report(v1alpha1.EventWakeFailed, Error, "wake failed: %s; not tried again for %s", reason, delay)
 	} else {
-		t.report(Error, "wake failed: %s", reason)
+		t.report(v1alpha1.EventWakeFailed, Error, "wake failed: %s", reason)
 	}
 }
 
@@ -126,7 +127,7 @@ func (t *transition) slowDown() {
 func (t *transition) podFailed(reason string) {
 	t.slowDown()
 	t.message = "a new pod does not serve: " + reason
-	t.report(Warning, "%s", t.message)
+	t.report(v1alpha1.EventProblem, Warning, "%s", t.message)
 }
 
 // updateFailed gives up an update: the pods of the old spec go on serving.
@@ -136,7 +137,7 @@ func (t *transition) updateFailed(reason string) {
 	if t.revWhy == restartAsked {
 		t.message = "restart failed, the previous pod continues to serve: " + reason
 	}
-	t.report(Error, "%s", t.message)
+	t.report(v1alpha1.EventProblem, Error, "%s", t.message)
 }
 
 // clearDeadlines lifts the deadlines that existed because clients waited.

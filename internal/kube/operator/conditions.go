@@ -169,7 +169,7 @@ func pressureCondition(p status.Pressure) metav1.Condition {
 	if p == (status.Pressure{}) {
 		return condition(v1alpha1.ConditionGatePressure, false, "NoPressure", "")
 	}
-	return condition(v1alpha1.ConditionGatePressure, true, p.Reason, p.Message)
+	return condition(v1alpha1.ConditionGatePressure, true, string(p.Reason), p.Message)
 }
 
 // reservedCondition reports whether running pods have their requests reserved, and whether frozen ones give them

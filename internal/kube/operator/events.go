@@ -3,8 +3,8 @@
 package operator
 
 import (
+	"cmp"
 	"context"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	kuberuntime "k8s.io/apimachinery/pkg/runtime"
@@ -18,7 +18,10 @@ import (
 )
 
 // kubeEvent is an Event of Kubernetes. The zero value stands for no Event.
-type kubeEvent struct{ kind, reason, action, note string }
+type kubeEvent struct {
+	reason v1alpha1.EventReason
+	note   string
+}
 
 // maxNote is the most bytes that the note of an Event may have.
 const maxNote = 1024
@@ -31,39 +34,23 @@ type narrator struct {
 
 // eventOf returns the Event for one of the controller's.
 func (n *narrator) eventOf(e status.Event) kubeEvent {
-	normal, warning := corev1.EventTypeNormal, corev1.EventTypeWarning
-	last := n.last[e.Service]
-	why := func(otherwise string) string {
-		if last.Text == "" {
-			return otherwise
-		}
-		return last.Text
-	}
+	why := func(otherwise string) string { return cmp.Or(n.last[e.Service].Text, otherwise) }
 	switch {
-	case e.Kind == status.EventPressure:
-		return kubeEvent{warning, e.Reason, "Connect", e.Text} // it explains no state
-	case e.Service == "":
-	case e.Kind == status.EventReport && strings.HasPrefix(e.Text, "denied"):
-		return kubeEvent{warning, "Denied", "Connect", e.Text} // it explains no state
-	case e.Kind == status.EventImages:
-		return kubeEvent{warning, "ImageNotReady", "Pull", e.Text} // likewise
-	case e.Kind == status.EventReport:
-		n.last[e.Service] = e
-		switch {
-		case strings.HasPrefix(e.Text, "wake failed"):
-			return kubeEvent{warning, "WakeFailed", "Wake", e.Text}
-		case strings.HasPrefix(e.Text, "scale"):
-			return kubeEvent{normal, "Scaled", "Scale", e.Text}
-		case e.Severity != status.SeverityInfo:
-			return kubeEvent{warning, "Problem", "Run", e.Text}
-		}
+	case e.Service == "" && e.Kind != status.EventPressure:
+		return kubeEvent{}
 	case e.Kind == status.EventState && e.State == lifecycle.Warm.String():
-		return kubeEvent{normal, "Woke", "Wake", why("a pod serves")}
+		return kubeEvent{v1alpha1.EventWoke, why("a pod serves")}
 	case e.Kind == status.EventState && e.State == lifecycle.Cold.String():
 		defer delete(n.last, e.Service)
-		return kubeEvent{normal, "Slept", "Sleep", why("no pod is left")}
+		return kubeEvent{v1alpha1.EventSlept, why("no pod is left")}
+	case e.Reason == v1alpha1.EventDenied: // it explains no state
+	case e.Kind == status.EventReport:
+		n.last[e.Service] = e
 	}
-	return kubeEvent{}
+	if e.Reason == "" {
+		return kubeEvent{}
+	}
+	return kubeEvent{e.Reason, e.Text}
 }
 
 // narrate records Events until ctx ends or the controller does.
@@ -76,7 +63,11 @@ func (r *reconciler) narrate(ctx context.Context, happened <-chan status.Event) 
 		}
 		about := r.subject(ctx, e)
 		if about != nil {
-			r.recorder.Eventf(about, nil, k.kind, k.reason, k.action, "%s", text.Shorten(k.note, maxNote))
+			d, kind := v1alpha1.EventReasons[k.reason], corev1.EventTypeNormal
+			if d.Warning {
+				kind = corev1.EventTypeWarning
+			}
+			r.recorder.Eventf(about, nil, kind, string(k.reason), d.Action, "%s", text.Shorten(k.note, maxNote))
 		}
 	}
 }

@@ -4,12 +4,18 @@ package operator
 
 import (
 	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kuberuntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/status"
@@ -239,20 +245,81 @@ func TestEventsForTheControllersReports(t *testing.T) {
 		{status.Event{Kind: status.EventReport, Service: "a/b", Severity: status.SeverityInfo,
 			Text: "warm: listens 200.000 ms after the SYN"}, kubeEvent{}},
 		{status.Event{Kind: status.EventState, Service: "a/b", State: "Warm"},
-			kubeEvent{"Normal", "Woke", "Wake", "warm: listens 200.000 ms after the SYN"}},
+			kubeEvent{"Woke", "warm: listens 200.000 ms after the SYN"}},
 		{status.Event{Kind: status.EventReport, Service: "a/b", Severity: status.SeverityInfo,
-			Text: "scaled from 1 to 2: busy"}, kubeEvent{"Normal", "Scaled", "Scale", "scaled from 1 to 2: busy"}},
+			Reason: "Scaled",
+			Text:   "scaled from 1 to 2: busy"}, kubeEvent{"Scaled", "scaled from 1 to 2: busy"}},
 		{status.Event{Kind: status.EventReport, Service: "a/b", Severity: status.SeverityError,
-			Text: "wake failed: x"}, kubeEvent{"Warning", "WakeFailed", "Wake", "wake failed: x"}},
-		{status.Event{Kind: status.EventReport, Service: "a/b", Severity: status.SeverityWarning, Text: "y"},
-			kubeEvent{"Warning", "Problem", "Run", "y"}},
+			Reason: "WakeFailed", Text: "wake failed: x"}, kubeEvent{"WakeFailed", "wake failed: x"}},
+		{status.Event{Kind: status.EventReport, Service: "a/b", Severity: status.SeverityWarning,
+			Reason: "Problem", Text: "y"}, kubeEvent{"Problem", "y"}},
 		{status.Event{Kind: status.EventState, Service: "a/c", State: "Cold"},
-			kubeEvent{"Normal", "Slept", "Sleep", "no pod is left"}},
+			kubeEvent{"Slept", "no pod is left"}},
 		{status.Event{Kind: status.EventReport, Severity: status.SeverityError, Text: "of no service"},
 			kubeEvent{}},
 	} {
 		if got := n.eventOf(c.e); got != c.want {
 			t.Errorf("%d: %+v, want %+v", i, got, c.want)
+		}
+	}
+}
+
+// Every reason is one that a report, a state or the pressure of a gate has, or that the status's writer gives itself.
+func TestEveryReasonReachesTheAPI(t *testing.T) {
+	s := &v1alpha1.WangellService{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}
+	scheme := kuberuntime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for reason, d := range v1alpha1.EventReasons {
+		e := status.Event{Kind: status.EventReport, Service: "a/b", Reason: reason, Text: "why"}
+		switch reason {
+		case v1alpha1.EventAddressAssigned, v1alpha1.EventNodeLost:
+			continue // what writes the status records these two itself
+		case v1alpha1.EventWoke:
+			e = status.Event{Kind: status.EventState, Service: "a/b", State: "Warm"}
+		case v1alpha1.EventSlept:
+			e = status.Event{Kind: status.EventState, Service: "a/b", State: "Cold"}
+		case v1alpha1.EventImageNotReady:
+			e.Kind = status.EventImages
+		case v1alpha1.EventWakesLimited, v1alpha1.EventTableAlmostFull:
+			e.Kind = status.EventPressure
+		}
+		recorder := events.NewFakeRecorder(1)
+		r := &reconciler{client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(s).Build(), recorder: recorder}
+		happened := make(chan status.Event, 1)
+		happened <- e
+		close(happened)
+		r.narrate(t.Context(), happened)
+		kind := "Normal"
+		if d.Warning {
+			kind = "Warning"
+		}
+		select {
+		case got := <-recorder.Events:
+			if !strings.HasPrefix(got, kind+" "+string(reason)+" ") {
+				t.Errorf("%s: the Event is %q", reason, got)
+			}
+		default:
+			t.Errorf("%s makes no Event", reason)
+		}
+	}
+}
+
+// The table of Events for users has every reason, with its type.
+func TestEventsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/operations/conditions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| (Normal|Warning) `(\\w+)`").FindAllStringSubmatch(string(page), -1)
+	if len(rows) != len(v1alpha1.EventReasons) {
+		t.Errorf("the table has %d rows, want %d", len(rows), len(v1alpha1.EventReasons))
+	}
+	for _, row := range rows {
+		d, known := v1alpha1.EventReasons[v1alpha1.EventReason(row[2])]
+		if !known || d.Warning != (row[1] == "Warning") {
+			t.Errorf("%s: there is no such reason, or it has another type", row[0])
 		}
 	}
 }

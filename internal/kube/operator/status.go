@@ -130,11 +130,13 @@ func (r *reconciler) writeStatus(ctx context.Context, key v1alpha1.Key, s *v1alp
 		return wait, nil
 	}
 	if next.Status.LoadBalancerIP != s.Status.LoadBalancerIP && next.Status.LoadBalancerIP != "" {
-		r.recorder.Eventf(s, nil, corev1.EventTypeNormal, "AddressAssigned", "AssignAddress", "the service address is %s:%d",
+		r.recorder.Eventf(s, nil, corev1.EventTypeNormal, string(v1alpha1.EventAddressAssigned),
+			v1alpha1.EventReasons[v1alpha1.EventAddressAssigned].Action, "the service address is %s:%d",
 			next.Status.LoadBalancerIP, s.Spec.Port)
 	}
 	if !isLost(&s.Status) && isLost(&next.Status) {
-		r.recorder.Eventf(s, nil, corev1.EventTypeWarning, reasonNodeLost, "Wait", "%s",
+		r.recorder.Eventf(s, nil, corev1.EventTypeWarning, string(v1alpha1.EventNodeLost),
+			v1alpha1.EventReasons[v1alpha1.EventNodeLost].Action, "%s",
 			text.Shorten(
 				apimeta.FindStatusCondition(next.Status.Conditions, v1alpha1.ConditionStalled).Message, maxNote))
 	}
