@@ -472,7 +472,7 @@ func TestClientCertificatesAreAccepted(t *testing.T) {
 func TestOtherControllerGetsNoToken(t *testing.T) {
 	c := newCluster(t)
 	c.lease.Labels[v1alpha1.LabelCertificate] = "of-another-controller"
-	if got := names(c.as("root", "")); !strings.Contains(got, "certificate is not that of the leading controller") {
+	if got := names(c.as("root", "")); !strings.Contains(got, "leading controller: not the expected certificate") {
 		t.Error(got)
 	}
 	if n := c.reviews.Load(); n != 0 {
