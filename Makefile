@@ -113,6 +113,30 @@ kube: ## end to end on a real Kubernetes of three nodes, and beside Knative (roo
 	$(call both,$(GOTEST) $(AFRESH) -short ./test/cluster ./test/knative,\
 		$(GOTEST) $(AFRESH) -p 1 -timeout 60m $(ROOT) ./test/kube/...)
 
+.PHONY: smoke
+smoke: smoke-machine smoke-kubernetes ## a few of the tests of e2e and kube (root)
+
+.PHONY: smoke-machine
+smoke-machine: ## one machine: a wake, a sleep, a freeze, a killed daemon (root)
+	@$(GOTEST) $(AFRESH) $(ROOT) -run '$(SMOKE_MACHINE)' ./test/e2e
+
+.PHONY: smoke-kubernetes
+smoke-kubernetes: ## Kubernetes: an upgrade to this tree, and a service that wakes and sleeps (root)
+	@$(GOTEST) $(AFRESH) $(ROOT) -timeout 20m -run '$(SMOKE_KUBERNETES)' ./test/kube
+
+CORE = $(filter-out ./lab/% ./internal/images/% ./test/%,$(shell hack/packages.sh gate))
+
+.PHONY: gate-core
+gate-core: ## the tests of gate without those of images and of the lab (root)
+	@$(call RACE,$(CORE),$(ROOT))
+
+.PHONY: check
+check: ## for each change: unit, gate-core, operator and smoke, then what failed (root)
+	@hack/install-deps.sh test
+	@mkdir -p $(dir $(TOTALS)) && : >$(TOTALS)
+	@export GOTEST_TOTALS=$(TOTALS) MAKE='$(MAKE)'; hack/lane.sh unit gate-core kubernetes-build operator smoke || true
+	@$(GO) run ./hack/gotest -sum $(TOTALS)
+
 .PHONY: docs-check
 docs-check: ## run the commands of README.md for one machine as they are written (root)
 	@hack/readme-check.sh one-machine
@@ -120,6 +144,11 @@ docs-check: ## run the commands of README.md for one machine as they are written
 .PHONY: docs-check-kubernetes
 docs-check-kubernetes: ## run those for Kubernetes, and the demos (root; needs cluster-build)
 	$(call both,hack/readme-check.sh kubernetes,hack/readme-check.sh demo)
+
+# The first part of the tests of Kubernetes installs the commit before and upgrades it to this tree, so it belongs to
+# every selection of them.
+SMOKE_MACHINE    := TestServiceWakesServesAndSleepsAgain|TestIdleServiceFreezesAndAPacketThawsIt|TestKilledDaemonLosesNoRequest
+SMOKE_KUBERNETES := TestCluster/(an_upgrade|calm)/(minimal|everywhere|idle)
 
 CILIUM_TESTS ?= TestCluster/(calm|removing)/(minimal|everywhere|idle|volume|Policies|comes_before|scaled|deleted|rollouts|drained)
 
@@ -191,11 +220,16 @@ bench: ## run the benchmarks, ns per packet among them (root)
 ##@ Check and generate
 
 .PHONY: lint
-lint: ## license headers; large files; files in circles; golangci-lint: gofmt, go vet, staticcheck, comments, spelling, 120 columns
+lint: ## license headers; large files; borders of rooms; workflows; golangci-lint: gofmt, go vet, staticcheck, comments, spelling, 120 columns
 	@hack/spdx-check.sh
 	@hack/size-check.sh
 	$(GO) run ./hack/borders
+	hack/tool.sh actionlint -shellcheck= -pyflakes=
 	hack/tool.sh golangci-lint run --allow-parallel-runners ./... ./lab/...
+
+.PHONY: vulncheck
+vulncheck: ## known vulnerabilities in what the programs call (needs https://vuln.go.dev)
+	@hack/vulncheck.sh
 
 .PHONY: generate
 generate: ui ## compile the gate (clang-19), and generate its Go side, the CRD, the chart's copies, the manifests and the wire's messages

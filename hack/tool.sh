@@ -7,7 +7,9 @@ go=${GO:-go}
 
 tool=${1:-}
 case $tool in
+actionlint) version=v1.7.12 package=github.com/rhysd/actionlint/cmd/actionlint ;;
 golangci-lint) version=v2.15.0 package=github.com/golangci/golangci-lint/v2/cmd/golangci-lint ;;
+govulncheck) version=v1.9.0 package=golang.org/x/vuln/cmd/govulncheck ;;
 hey) version=v0.1.4 package=github.com/rakyll/hey ;;
 nfpm) version=v2.45.2 package=github.com/goreleaser/nfpm/v2/cmd/nfpm ;;
 validate-krew-manifest) version=v0.4.3 package=sigs.k8s.io/krew/cmd/validate-krew-manifest ;;
@@ -15,7 +17,7 @@ conformance)
     version=v0.0.0-20260831232431-97274622c111 package=github.com/opencontainers/distribution-spec/conformance
     ;;
 *)
-    echo "usage: $0 golangci-lint|nfpm|validate-krew-manifest|conformance|hey ARGUMENTS..." >&2
+    echo "usage: $0 actionlint|golangci-lint|govulncheck|nfpm|validate-krew-manifest|conformance|hey ARGUMENTS..." >&2
     exit 2
     ;;
 esac
