@@ -22,6 +22,7 @@ const (
 )
 
 // EventDescription describes the Events with one reason.
+// +kubebuilder:object:generate=false
 type EventDescription struct {
 	// Warning is set if the type of the Event is Warning, and not Normal.
 	Warning bool
