@@ -19,6 +19,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -369,6 +370,9 @@ type failing struct {
 	gets    []string
 
 	group sync.WaitGroup // allowed uploads that are not whole; the others are refused once there is none
+	// recorded returns how many layers the client has recorded as delivered: it may not know yet of an upload that is
+	// whole. Refusals wait for these records, because the client drops what it is about to record at the first one.
+	recorded func() int
 }
 
 func (f *failing) wrap(next http.Handler) http.Handler {
@@ -381,6 +385,9 @@ func (f *failing) wrap(next http.Handler) http.Handler {
 			if len(f.uploads) >= f.allowed {
 				f.mu.Unlock()
 				f.group.Wait()
+				for r.Context().Err() == nil && f.recorded() < f.allowed {
+					time.Sleep(time.Millisecond)
+				}
 				w.WriteHeader(http.StatusForbidden)
 				return
 			}
@@ -407,6 +414,15 @@ func TestAConversionGoesOnWhereItEnded(t *testing.T) {
 		destination := host + "/the/result/image:v1"
 		o := options(t, from, destination, way, Zstd)
 		o.Resume = t.TempDir()
+		f.recorded = func() (n int) {
+			files, _ := filepath.Glob(filepath.Join(o.Resume, workRecords, "*.json"))
+			for _, file := range files {
+				if text, err := os.ReadFile(file); err == nil && json.Unmarshal(text, &[]packed{}) == nil {
+					n++
+				}
+			}
+			return n
+		}
 		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "docker login") {
 			t.Fatal("uploads failed, and the conversion says", err)
 		}
