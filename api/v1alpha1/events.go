@@ -6,43 +6,52 @@ package v1alpha1
 // that is logged and shown, and makes no Event.
 type EventReason string
 
-// The reasons of Events. EventReasons describes each of them.
+// The reasons of Events.
 const (
+	// EventAddressAssigned: the service got an address, or a different one.
 	EventAddressAssigned EventReason = "AddressAssigned"
-	EventWoke            EventReason = "Woke"
-	EventSlept           EventReason = "Slept"
-	EventScaled          EventReason = "Scaled"
-	EventWakeFailed      EventReason = "WakeFailed"
-	EventNodeLost        EventReason = "NodeLost"
-	EventDenied          EventReason = "Denied"
-	EventWakesLimited    EventReason = "WakesLimited"
+	// EventWoke: the service became warm.
+	EventWoke EventReason = "Woke"
+	// EventSlept: the service became cold.
+	EventSlept EventReason = "Slept"
+	// EventScaled: the number of wanted pods changed while the service was awake.
+	EventScaled EventReason = "Scaled"
+	// EventWakeFailed: a wake failed, and waiting clients were refused.
+	EventWakeFailed EventReason = "WakeFailed"
+	// EventNodeLost: a pod that writes a volume is on a node that does not answer.
+	EventNodeLost EventReason = "NodeLost"
+	// EventDenied: a client may not connect because of its address.
+	EventDenied EventReason = "Denied"
+	// EventWakesLimited: clients exceed a budget of wakes.
+	EventWakesLimited EventReason = "WakesLimited"
+	// EventTableAlmostFull: a table of a node's gate is almost full.
 	EventTableAlmostFull EventReason = "TableAlmostFull"
-	EventImageNotReady   EventReason = "ImageNotReady"
-	EventProblem         EventReason = "Problem"
+	// EventImageNotReady: no node has the service's images, and they cannot be pulled.
+	EventImageNotReady EventReason = "ImageNotReady"
+	// EventProblem: anything else worth a warning.
+	EventProblem EventReason = "Problem"
 )
 
-// EventDescription describes the Events with one reason.
+// EventDescription is what all Events with one reason have in common.
 // +kubebuilder:object:generate=false
 type EventDescription struct {
 	// Warning is set if the type of the Event is Warning, and not Normal.
 	Warning bool
 	// Action is what was done or tried: the action of an Event of events.k8s.io/v1.
 	Action string
-	// When says when there is such an Event.
-	When string
 }
 
-// EventReasons describes the reasons of all Events of services and nodes.
+// EventReasons has the reasons of all Events of services and nodes.
 var EventReasons = map[EventReason]EventDescription{
-	EventAddressAssigned: {false, "AssignAddress", "the service got an address, or a different one"},
-	EventWoke:            {false, "Wake", "the service became warm"},
-	EventSlept:           {false, "Sleep", "the service became cold"},
-	EventScaled:          {false, "Scale", "the number of wanted pods changed while the service was awake"},
-	EventWakeFailed:      {true, "Wake", "a wake failed, and waiting clients were refused"},
-	EventNodeLost:        {true, "Wait", "a pod that writes a volume is on a node that does not answer"},
-	EventDenied:          {true, "Connect", "a client may not connect because of its address"},
-	EventWakesLimited:    {true, "Connect", "clients exceed a budget of wakes"},
-	EventTableAlmostFull: {true, "Connect", "a table of a node's gate is almost full"},
-	EventImageNotReady:   {true, "Pull", "no node has the service's images, and they cannot be pulled"},
-	EventProblem:         {true, "Run", "anything else worth a warning"},
+	EventAddressAssigned: {false, "AssignAddress"},
+	EventWoke:            {false, "Wake"},
+	EventSlept:           {false, "Sleep"},
+	EventScaled:          {false, "Scale"},
+	EventWakeFailed:      {true, "Wake"},
+	EventNodeLost:        {true, "Wait"},
+	EventDenied:          {true, "Connect"},
+	EventWakesLimited:    {true, "Connect"},
+	EventTableAlmostFull: {true, "Connect"},
+	EventImageNotReady:   {true, "Pull"},
+	EventProblem:         {true, "Run"},
 }

@@ -17,9 +17,9 @@ func (e *engine) noteAlert(from wire.Peer, m *wire.Alert) {
 	k := pressureKey{session: from.ID, kind: m.Kind, service: m.Service}
 	s := e.table.byAddr[m.Service]
 	neverProves := s != nil && s.spec.Spec.WakeProof == v1alpha1.WakeProofNever
-	v := status.Pressure{Reason: status.PressureTable, Message: alertText(from.Node, m, neverProves)}
+	v := status.Pressure{Reason: v1alpha1.EventTableAlmostFull, Message: alertText(from.Node, m, neverProves)}
 	if m.Kind.OfWakes() {
-		v.Reason = status.PressureWakes
+		v.Reason = v1alpha1.EventWakesLimited
 	}
 	switch {
 	case m.Over:

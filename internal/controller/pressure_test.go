@@ -54,7 +54,7 @@ func TestSpentBudgetIsToldOfItsService(t *testing.T) {
 		w.d.send(&wire.Alert{Kind: c.kind, Service: w.vip(c.name), Source: attacker})
 		e := awaitPressure(t, events)
 		if e.Service != v1alpha1.Key("default/"+c.name) || e.Node != "n1" || e.Severity != status.SeverityWarning ||
-			e.Reason != status.PressureWakes || e.Text != c.text {
+			e.Reason != v1alpha1.EventWakesLimited || e.Text != c.text {
 			t.Errorf("%v: %+v, want %q", c.kind, e, c.text)
 		}
 		if c.node {
@@ -64,7 +64,7 @@ func TestSpentBudgetIsToldOfItsService(t *testing.T) {
 		}
 		w.until(c.name+" tells of it", func() bool {
 			st := w.status(c.name)
-			return st.Pressure.Reason == status.PressureWakes && strings.Contains(st.Pressure.Message, c.text) &&
+			return st.Pressure.Reason == v1alpha1.EventWakesLimited && strings.Contains(st.Pressure.Message, c.text) &&
 				strings.Contains(st.Service.Status.Message, c.text)
 		})
 	}
@@ -105,7 +105,8 @@ func TestAlmostFullTableIsToldOfItsNode(t *testing.T) {
 	changed() // until now
 	w.d.send(&wire.Alert{Kind: wire.AlertFlows, Used: 80, Size: 100})
 	want := status.Pressure{
-		Reason: status.PressureTable, Message: "node n1: the gate's table flows is almost full: 80 of 100 entries (--flows)",
+		Reason:  v1alpha1.EventTableAlmostFull,
+		Message: "node n1: the gate's table flows is almost full: 80 of 100 entries (--flows)",
 	}
 	if e := awaitPressure(t, events); e.Service != "" || e.Node != "n1" || e.Reason != want.Reason ||
 		e.Text != want.Message {
@@ -152,9 +153,9 @@ func TestPressuresAreBounded(t *testing.T) {
 	a := netip.MustParseAddrPort("10.46.100.1:80")
 	key := func(session uint64) pressureKey { return pressureKey{session, wire.AlertServiceWakes, a} }
 	for i := range uint64(5) {
-		p.set(key(i), status.Pressure{Reason: status.PressureWakes, Message: fmt.Sprint("text ", i)})
+		p.set(key(i), status.Pressure{Reason: v1alpha1.EventWakesLimited, Message: fmt.Sprint("text ", i)})
 	}
-	want := status.Pressure{Reason: status.PressureWakes, Message: "text 0; text 1; text 2; 2 more"}
+	want := status.Pressure{Reason: v1alpha1.EventWakesLimited, Message: "text 0; text 1; text 2; 2 more"}
 	if got := p.own[a].summary; got != want {
 		t.Errorf("%+v", got)
 	}

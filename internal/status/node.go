@@ -9,14 +9,9 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// Reasons of a Pressure.
-const (
-	PressureWakes = v1alpha1.EventWakesLimited    // clients exceed a budget of wakes
-	PressureTable = v1alpha1.EventTableAlmostFull // a table of a gate, or a share of one, is almost full
-)
-
 // Pressure describes resources of gates that are scarce, or were in the last minute. The zero value means that none is.
 type Pressure struct {
+	// Reason is v1alpha1.EventWakesLimited or v1alpha1.EventTableAlmostFull.
 	Reason  v1alpha1.EventReason `json:"reason"`
 	Message string               `json:"message"`
 }

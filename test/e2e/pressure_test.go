@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"wangell.loutres.me/internal/status"
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
@@ -26,7 +26,7 @@ func TestPressureShows(t *testing.T) {
 	want := "clients in " + prefix.String() + " exceed their budget of wakes: they have to prove where they are"
 	e2e.Eventually(t, "ps reports the client", func() (bool, string) {
 		st := l.service(t, "b")
-		return st.Pressure.Reason == status.PressureWakes && strings.Contains(st.Service.Status.Message, want),
+		return st.Pressure.Reason == v1alpha1.EventWakesLimited && strings.Contains(st.Service.Status.Message, want),
 			st.Service.Status.Message
 	})
 	full := ": the gate's table services is almost full: 2 of 2 entries (--services)\n"

@@ -61,15 +61,19 @@ func (r *reconciler) narrate(ctx context.Context, happened <-chan status.Event) 
 		if k.reason == "" {
 			continue
 		}
-		about := r.subject(ctx, e)
-		if about != nil {
-			d, kind := v1alpha1.EventReasons[k.reason], corev1.EventTypeNormal
-			if d.Warning {
-				kind = corev1.EventTypeWarning
-			}
-			r.recorder.Eventf(about, nil, kind, string(k.reason), d.Action, "%s", text.Shorten(k.note, maxNote))
+		if about := r.subject(ctx, e); about != nil {
+			r.record(about, k)
 		}
 	}
+}
+
+// record records an Event about an object, whose type and action follow from its reason.
+func (r *reconciler) record(about kuberuntime.Object, k kubeEvent) {
+	d, kind := v1alpha1.EventReasons[k.reason], corev1.EventTypeNormal
+	if d.Warning {
+		kind = corev1.EventTypeWarning
+	}
+	r.recorder.Eventf(about, nil, kind, string(k.reason), d.Action, "%s", text.Shorten(k.note, maxNote))
 }
 
 // subject returns the object of an Event: the service, or the node if the event names no service. It is nil if the

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -54,11 +53,11 @@ func TestPressureOnGatesIsTold(t *testing.T) {
 	w.d.client.Send(&spent)
 	const text = "node node-1: clients exceed the budget of wakes of the service, one of them in 192.0.2.0/24: " +
 		"they have to prove where they are"
-	if e := w.event(w.namespace, "WangellService", "web", string(status.PressureWakes)); e.Note != text ||
+	if e := w.event(w.namespace, "WangellService", "web", string(v1alpha1.EventWakesLimited)); e.Note != text ||
 		e.Type != corev1.EventTypeWarning || e.Regarding.UID != w.service("web").UID {
 		t.Errorf("%+v", e)
 	}
-	if got := w.condition("web", kind, metav1.ConditionTrue, string(status.PressureWakes)); got != text {
+	if got := w.condition("web", kind, metav1.ConditionTrue, string(v1alpha1.EventWakesLimited)); got != text {
 		t.Errorf("condition: %q", got)
 	}
 	if got := w.service("web").Status.Message; got != text {
@@ -74,11 +73,11 @@ func TestPressureOnGatesIsTold(t *testing.T) {
 	full := wire.Alert{Kind: wire.AlertParked, Used: 3500, Size: 4096}
 	w.d.client.Send(&full)
 	const fullText = "node node-1: the gate's table parked is almost full: 3500 of 4096 entries (--parked)"
-	if e := w.event("default", "Node", "node-1", string(status.PressureTable)); e.Note != fullText ||
+	if e := w.event("default", "Node", "node-1", string(v1alpha1.EventTableAlmostFull)); e.Note != fullText ||
 		e.Type != corev1.EventTypeWarning || e.Regarding.UID != "node-1" {
 		t.Errorf("%+v", e)
 	}
-	if got := w.condition("web", kind, metav1.ConditionTrue, string(status.PressureTable)); got != fullText {
+	if got := w.condition("web", kind, metav1.ConditionTrue, string(v1alpha1.EventTableAlmostFull)); got != fullText {
 		t.Errorf("condition: %q", got)
 	}
 	w.condition("asleep", kind, metav1.ConditionFalse, "NoPressure")

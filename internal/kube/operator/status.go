@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -17,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime/kube"
 )
@@ -130,15 +128,12 @@ func (r *reconciler) writeStatus(ctx context.Context, key v1alpha1.Key, s *v1alp
 		return wait, nil
 	}
 	if next.Status.LoadBalancerIP != s.Status.LoadBalancerIP && next.Status.LoadBalancerIP != "" {
-		r.recorder.Eventf(s, nil, corev1.EventTypeNormal, string(v1alpha1.EventAddressAssigned),
-			v1alpha1.EventReasons[v1alpha1.EventAddressAssigned].Action, "the service address is %s:%d",
-			next.Status.LoadBalancerIP, s.Spec.Port)
+		note := fmt.Sprintf("the service address is %s:%d", next.Status.LoadBalancerIP, s.Spec.Port)
+		r.record(s, kubeEvent{v1alpha1.EventAddressAssigned, note})
 	}
 	if !isLost(&s.Status) && isLost(&next.Status) {
-		r.recorder.Eventf(s, nil, corev1.EventTypeWarning, string(v1alpha1.EventNodeLost),
-			v1alpha1.EventReasons[v1alpha1.EventNodeLost].Action, "%s",
-			text.Shorten(
-				apimeta.FindStatusCondition(next.Status.Conditions, v1alpha1.ConditionStalled).Message, maxNote))
+		stalled := apimeta.FindStatusCondition(next.Status.Conditions, v1alpha1.ConditionStalled)
+		r.record(s, kubeEvent{v1alpha1.EventNodeLost, stalled.Message})
 	}
 	if err := r.client.Status().Patch(ctx, next, client.MergeFrom(s), client.FieldOwner(fieldManager)); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -58,7 +58,7 @@ func (f *fake) Resolve(name string) (v1alpha1.Key, error) {
 }
 
 func (f *fake) Pressure() []status.Pressure {
-	return []status.Pressure{{Reason: status.PressureTable, Message: "full"}}
+	return []status.Pressure{{Reason: v1alpha1.EventTableAlmostFull, Message: "full"}}
 }
 
 func (f *fake) Wakes(k v1alpha1.Key) []lifecycle.Waterfall {

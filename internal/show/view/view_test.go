@@ -50,7 +50,7 @@ func TestServicesAreATable(t *testing.T) {
 		"dir/b.yaml:6:9: spec.port: want a number,\ngot text", "dir/b.yaml:7:1: another",
 	}}}
 	var out bytes.Buffer
-	full := []status.Pressure{{Reason: status.PressureTable, Message: "the gate's table flows is almost full"}}
+	full := []status.Pressure{{Reason: v1alpha1.EventTableAlmostFull, Message: "the gate's table flows is almost full"}}
 	if err := Services(&out, []status.Status{broken, warm}, files, full, wakes, now); err != nil {
 		t.Fatal(err)
 	}
