@@ -525,6 +525,37 @@ func TestVerifyTellsWhatDiffers(t *testing.T) {
 	}
 }
 
+// With a look at the whole tree for each removal, this would take until the test's deadline.
+func TestManyWhiteoutsAreVerifiedInTimeOfTheirNumber(t *testing.T) {
+	const files = 400_000
+	all := newTree()
+	for i := range files {
+		all.set(fmt.Sprintf("d%d/f%d", i%1000, i), &file{size: int64(i)})
+	}
+	for i := range files {
+		all.remove(fmt.Sprintf("d%d/f%d", i%1000, i), true)
+	}
+	for i := range files {
+		all.remove(fmt.Sprintf("none%d", i), true)
+	}
+	if len(all.files) > 0 || len(all.below["d1"]) > 0 {
+		t.Errorf("%d files are left", len(all.files))
+	}
+}
+
+// A frame of zstd that asks for a window of 2 GiB makes a decoder allocate that.
+func TestLargeWindowsOfZstdAreRefused(t *testing.T) {
+	frame := append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, (31 - 10) << 3, 5<<3 | 1, 0, 0}, "hello"...)
+	r, kind, err := unpacked(bytes.NewReader(frame))
+	if err != nil || kind != Zstd {
+		t.Fatal(kind, err)
+	}
+	defer r.Close()
+	if got, err := io.ReadAll(r); err == nil || !strings.Contains(err.Error(), "window of more than 128 MiB") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func TestErrorsSayWhatToDo(t *testing.T) {
 	host := serve(t, nil)
 	good := pushed(t, host+"/good:v1", imageOf(t, types.OCILayer, archiveOf(t, []entry{reg("a", "1")})))

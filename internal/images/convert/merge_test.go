@@ -127,10 +127,10 @@ func rewritten(t testing.TB, layers [][]byte, lengths []int, size int64) ([][]by
 }
 
 func treeOf(layers [][]byte) (tree, error) {
-	t := tree{}
+	t := newTree()
 	for _, l := range layers {
 		if err := t.apply(opener(l)); err != nil {
-			return nil, err
+			return t, err
 		}
 	}
 	return t, nil

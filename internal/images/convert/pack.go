@@ -19,6 +19,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"wangell.loutres.me/internal/base/unzstd"
 	"wangell.loutres.me/internal/images/lazy/trace"
 )
 
@@ -36,13 +37,9 @@ func unpacked(blob io.Reader) (io.ReadCloser, string, error) {
 	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}): // RFC 1952
 		r, err := kgzip.NewReader(in)
 		return r, Gzip, err
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), // RFC 8878, and its skippable frames
-		len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18}):
-		r, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(1<<31))
-		if err != nil {
-			return nil, "", err
-		}
-		return r.IOReadCloser(), Zstd, nil
+	case unzstd.Is(magic):
+		r, err := unzstd.NewReader(in, unzstd.StreamWindow)
+		return r, Zstd, err
 	}
 	return io.NopCloser(in), None, nil
 }

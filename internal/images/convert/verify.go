@@ -35,25 +35,41 @@ type file struct {
 
 // tree is a file system by path. It is independent of the plans by which layers are rewritten, so that it can check
 // them.
-type tree map[string]*file
+type tree struct {
+	files map[string]*file
+	below map[string]map[string]bool // the paths in a folder, by its path
+}
 
-// remove removes what is below a path, and the path itself if all is set.
-func (t tree) remove(name string, all bool) {
-	f := t[name]
-	switch {
-	case name == "":
-	case f == nil:
-		return
-	case f.kind != tar.TypeDir:
-		if all {
-			delete(t, name)
-		}
+func newTree() tree { return tree{files: map[string]*file{}, below: map[string]map[string]bool{}} }
+
+// folderOf is the path of the folder that a path is in; "" is the root.
+func folderOf(name string) string {
+	dir, _ := path.Split(name)
+	return strings.TrimSuffix(dir, "/")
+}
+
+// set puts a file at a path.
+func (t tree) set(name string, f *file) {
+	t.files[name] = f
+	if name == "" {
 		return
 	}
-	for p := range t {
-		if name == "" && p != "" || strings.HasPrefix(p, name+"/") || all && p == name {
-			delete(t, p)
-		}
+	in := folderOf(name)
+	if t.below[in] == nil {
+		t.below[in] = map[string]bool{}
+	}
+	t.below[in][name] = true
+}
+
+// remove removes what is below a path, and the path itself if all is set. It takes time by what it removes, and not by
+// the size of the tree.
+func (t tree) remove(name string, all bool) {
+	for below := range t.below[name] {
+		t.remove(below, true)
+	}
+	if all && name != "" {
+		delete(t.files, name)
+		delete(t.below[folderOf(name)], name)
 	}
 }
 
@@ -97,7 +113,7 @@ func (t tree) resolve(name string, own map[string]bool) (string, error) {
 			next = clean(path.Join(at, ".."))
 		}
 		rest = rest[1:]
-		if f := t[next]; f != nil && f.kind == tar.TypeSymlink && own[next] {
+		if f := t.files[next]; f != nil && f.kind == tar.TypeSymlink && own[next] {
 			if links++; links > mostLinks {
 				return "", fmt.Errorf("%s: too many symbolic links", name)
 			}
@@ -123,19 +139,19 @@ func (t tree) add(h *tar.Header, content io.Reader, own map[string]bool) error {
 	}
 	name := path.Join(parent, base)
 	for p := parent; p != "" && p != "."; p = clean(path.Dir(p)) {
-		if f := t[p]; f == nil || f.kind != tar.TypeDir {
-			t[p] = &file{kind: tar.TypeDir, implied: true, mode: 0o755}
+		if f := t.files[p]; f == nil || f.kind != tar.TypeDir {
+			t.set(p, &file{kind: tar.TypeDir, implied: true, mode: 0o755})
 			delete(own, p)
 		}
 	}
-	old := t[name]
+	old := t.files[name]
 	var f *file
 	if h.Typeflag == tar.TypeLink {
 		linkDir, linkBase := path.Split(clean(h.Linkname))
 		if linkDir, err = t.resolve(clean(linkDir), own); err != nil {
 			return err
 		}
-		if f = t[path.Join(linkDir, linkBase)]; f == nil || f.kind == tar.TypeDir {
+		if f = t.files[path.Join(linkDir, linkBase)]; f == nil || f.kind == tar.TypeDir {
 			return fmt.Errorf("%s: hard link to %s, which does not exist", h.Name, h.Linkname)
 		}
 	} else {
@@ -162,7 +178,7 @@ func (t tree) add(h *tar.Header, content io.Reader, own map[string]bool) error {
 		}
 		copy(f.sum[:], sum.Sum(nil))
 	}
-	t[name] = f
+	t.set(name, f)
 	return nil
 }
 
@@ -221,11 +237,11 @@ func (f *file) differs(g *file) string {
 // compare returns the differences of two trees, sorted by path.
 func compare(before, after tree) []string {
 	var all []string
-	names := maps.Clone(before)
-	maps.Copy(names, after)
+	names := maps.Clone(before.files)
+	maps.Copy(names, after.files)
 	before2after := map[*file]*file{}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		b, a := before[name], after[name]
+		b, a := before.files[name], after.files[name]
 		switch {
 		case b == nil:
 			all = append(all, fmt.Sprintf("/%s is only in the result (%s)", name, kinds[a.kind]))
@@ -243,8 +259,8 @@ func compare(before, after tree) []string {
 		before2after[b] = a
 	}
 	back := map[*file]*file{}
-	for _, name := range slices.Sorted(maps.Keys(after)) {
-		b, a := before[name], after[name]
+	for _, name := range slices.Sorted(maps.Keys(after.files)) {
+		b, a := before.files[name], after.files[name]
 		if b == nil {
 			continue
 		}
@@ -298,7 +314,7 @@ func (j *job) verify(ctx context.Context, before []*part, after []ocispec.Manife
 // tree returns the file system of layers.
 func (j *job) tree(ctx context.Context, layers []ocispec.Descriptor,
 	open func(context.Context, ocispec.Descriptor) (io.ReadCloser, error)) (tree, error) {
-	t := tree{}
+	t := newTree()
 	for _, l := range layers {
 		if foreign(l) {
 			continue
@@ -311,7 +327,7 @@ func (j *job) tree(ctx context.Context, layers []ocispec.Descriptor,
 			return archiveIn(j.count.reader(blob))
 		})
 		if err != nil {
-			return nil, fmt.Errorf("layer %s: %w", l.Digest, err)
+			return t, fmt.Errorf("layer %s: %w", l.Digest, err)
 		}
 	}
 	return t, nil

@@ -5,6 +5,7 @@ package lazy
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"strings"
@@ -118,6 +119,40 @@ func TestOnlyAByteOfTheFooterIsMarked(t *testing.T) {
 		}
 		if !bytes.Equal(got, want) {
 			t.Errorf("read %d bytes at a time: %q", size, got)
+		}
+	}
+}
+
+// Windows are the memory that a decoder takes before it has seen any content.
+func TestLargeWindowsOfChunksAreRefused(t *testing.T) {
+	frame := func(log int) io.Reader {
+		return bytes.NewReader(append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, byte((log - 10) << 3), 2<<3 | 1, 0, 0}, "{}"...))
+	}
+	read := func(r io.ReadCloser, err error) (string, error) {
+		if err != nil {
+			return "", err
+		}
+		defer r.Close()
+		got, err := io.ReadAll(r)
+		return string(got), err
+	}
+	u := new(unzstd)
+	for name, open := range map[string]func(io.Reader) (string, error){
+		"chunk": func(r io.Reader) (string, error) { return read(u.Reader(r)) },
+		"table": func(r io.Reader) (string, error) { return read(u.DecompressTOC(r)) },
+		"parsed table": func(r io.Reader) (string, error) {
+			_, _, err := u.ParseTOC(r)
+			return "{}", err
+		},
+	} {
+		if got, err := open(frame(25)); err != nil || got != "{}" {
+			t.Errorf("%s: window of 32 MiB: %q, %v", name, got, err)
+		}
+		if _, err := open(frame(26)); !errors.Is(err, zstd.ErrWindowSizeExceeded) {
+			t.Errorf("%s: window of 64 MiB: %v, want a refusal", name, err)
+		}
+		if got, err := open(frame(25)); err != nil || got != "{}" { // a refusal must not spoil the next one
+			t.Errorf("%s: after a refusal: %q, %v", name, got, err)
 		}
 	}
 }

@@ -3,45 +3,67 @@
 package lazy
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
 	"sync"
 
+	"github.com/containerd/stargz-snapshotter/estargz"
 	"github.com/containerd/stargz-snapshotter/estargz/zstdchunked"
 	"github.com/containerd/stargz-snapshotter/metadata"
-	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+
+	zstd "wangell.loutres.me/internal/base/unzstd"
 )
 
 // unzstd decompresses zstd:chunked with decoders that are used again: a new one for each chunk, as package zstdchunked
-// makes them, has buffers of its own, and goroutines.
+// makes them, has buffers of its own, and goroutines, and accepts windows of 512 MiB.
 type unzstd struct{ zstdchunked.Decompressor }
 
 var _ metadata.Decompressor = (*unzstd)(nil)
 
-// zstdReaders are decoders that are not in use. Without concurrency they have no goroutines, and need no end.
+// zstdReaders are readers that are not in use.
 var zstdReaders sync.Pool
 
-// pooledDecoder is a decoder that can be used again once it is closed.
-type pooledDecoder struct{ *zstd.Decoder }
+// pooledDecoder is a reader that can be used again once it is closed.
+type pooledDecoder struct{ *zstd.Reader }
 
 // Close implements io.Closer.
 func (d *pooledDecoder) Close() error {
-	if d.Decoder == nil {
+	if d.Reader == nil {
 		return nil
 	}
-	err := d.Decoder.Reset(nil)
-	zstdReaders.Put(d.Decoder)
-	d.Decoder = nil
+	err := d.Reset(nil)
+	zstdReaders.Put(d.Reader)
+	d.Reader = nil
 	return err
 }
 
 // Reader implements estargz.Decompressor.
 func (*unzstd) Reader(from io.Reader) (io.ReadCloser, error) {
-	if d, ok := zstdReaders.Get().(*zstd.Decoder); ok {
+	if d, ok := zstdReaders.Get().(*zstd.Reader); ok {
 		return &pooledDecoder{d}, d.Reset(from)
 	}
-	d, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1))
+	d, err := zstd.NewReader(from, zstd.ChunkWindow)
 	if err != nil {
 		return nil, err
 	}
 	return &pooledDecoder{d}, nil
 }
+
+// ParseTOC implements estargz.Decompressor.
+func (u *unzstd) ParseTOC(from io.Reader) (*estargz.JTOC, digest.Digest, error) {
+	r, err := u.Reader(from)
+	if err != nil {
+		return nil, "", err
+	}
+	defer r.Close()
+	sum, toc := digest.Canonical.Digester(), new(estargz.JTOC)
+	if err := json.NewDecoder(io.TeeReader(r, sum.Hash())).Decode(toc); err != nil {
+		return nil, "", fmt.Errorf("table of contents: %w", err)
+	}
+	return toc, sum.Digest(), nil
+}
+
+// DecompressTOC implements estargz.Decompressor.
+func (u *unzstd) DecompressTOC(from io.Reader) (io.ReadCloser, error) { return u.Reader(from) }

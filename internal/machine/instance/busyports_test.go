@@ -10,8 +10,12 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/test/testutil/syncbuf"
 )
@@ -140,5 +144,35 @@ func TestServiceIsAtOneAddressOfTheMachine(t *testing.T) {
 	}
 	if isFree("127.0.0.2") || !isFree("127.0.0.1") {
 		t.Error("the port is kept at a former address, or not at the last one")
+	}
+}
+
+// scarce is a listener that accepts by the results in turn: an error, or nil for a connection.
+type scarce struct {
+	net.Listener
+	results []error
+}
+
+func (s *scarce) Accept() (net.Conn, error) {
+	if len(s.results) == 0 {
+		return nil, net.ErrClosed
+	}
+	err := s.results[0]
+	s.results = s.results[1:]
+	if err != nil {
+		return nil, err
+	}
+	c, other := net.Pipe()
+	return c, other.Close()
+}
+
+// Without a pause, a process without free file descriptors would use a whole core for each port.
+func TestPortsWaitWhileNoConnectionCanBeAccepted(t *testing.T) {
+	l := &scarce{results: append(slices.Repeat([]error{unix.EMFILE}, 10), nil, unix.ENFILE, nil)}
+	var pauses []time.Duration
+	refuseAll(l, func(d time.Duration) { pauses = append(pauses, d) })
+	if len(pauses) != 11 || !slices.IsSorted(pauses[:10]) || pauses[0] <= 0 || pauses[9] != longestAcceptPause ||
+		pauses[10] != firstAcceptPause {
+		t.Errorf("pauses %v: want one after each failure, growing, and short again after a connection", pauses)
 	}
 }

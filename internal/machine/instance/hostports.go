@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/base/backoff"
 )
 
 // hostPorts reserves the machine's ports at which services are published: a listening socket keeps other programs
@@ -102,7 +103,7 @@ func (h *hostPorts) take(list []*v1alpha1.WangellService) (commit func() map[net
 		}
 		for at, l := range fresh {
 			h.held[at] = l
-			go refuseAll(l)
+			go refuseAll(l, time.Sleep)
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -145,7 +146,7 @@ func (h *hostPorts) again() map[netip.AddrPort]v1alpha1.Key {
 		if l, err := listenAt(at); err == nil {
 			h.held[at], free[at] = l, w.service
 			delete(h.busy, at)
-			go refuseAll(l)
+			go refuseAll(l, time.Sleep)
 		}
 	}
 	return free
@@ -178,18 +179,30 @@ func (h *hostPorts) close() {
 	}
 }
 
-// refuseAll closes connections that were not redirected to a service, until the listener is closed.
-func refuseAll(l net.Listener) {
+// refuseAll closes connections that were not redirected to a service, until the listener is closed. While none can be
+// accepted, as without free file descriptors, it tries again after pauses.
+func refuseAll(l net.Listener, sleep func(time.Duration)) {
+	var pause time.Duration
 	for {
 		c, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err == nil {
-			_ = c.Close()
+		if err != nil {
+			pause = backoff.Next(pause, firstAcceptPause, longestAcceptPause)
+			sleep(pause)
+			continue
 		}
+		pause = 0
+		_ = c.Close()
 	}
 }
+
+// The pauses between attempts to accept a connection, after a failure.
+const (
+	firstAcceptPause   = 5 * time.Millisecond
+	longestAcceptPause = time.Second
+)
 
 // The pauses between attempts to get an endpoint of the machine. The kernel does not tell when that of another program
 // becomes free.

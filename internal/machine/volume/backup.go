@@ -13,9 +13,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/base/unzstd"
 )
 
 // tarFlags preserve what a volume can contain. GNU tar is used because archive/tar lacks sparse files, ACLs and
@@ -113,7 +114,7 @@ func (p place) extract(ctx context.Context, r Record, from io.Reader) error {
 		return err
 	}
 	return p.mounted(r, func() error {
-		plain, err := compression.DecompressStream(from)
+		plain, err := unzstd.Decompress(from)
 		if err != nil {
 			return err
 		}

@@ -401,6 +401,7 @@ func TestBadBackupChangesNothing(t *testing.T) {
 		}
 		for name, text := range map[string][]byte{
 			"cut off": file.Bytes()[:file.Len()/2], "empty": nil, "text": []byte("hello, this is no archive at all"),
+			"window of 256 MiB": {0x28, 0xb5, 0x2f, 0xfd, 0, (28 - 10) << 3, 5<<3 | 1, 0, 0, 'h', 'e', 'l', 'l', 'o'},
 		} {
 			for _, id := range []ID{w.ID, {"default", "new"}} {
 				if err := s.Restore(t.Context(), id, bytes.NewReader(text), 0, true); err == nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/klauspost/compress/zstd"
 
+	"wangell.loutres.me/internal/base/unzstd"
 	"wangell.loutres.me/internal/images/erofs"
 	"wangell.loutres.me/internal/images/pullstat"
 )
@@ -100,7 +101,7 @@ func (s *scratch) unpackAgain(ctx context.Context, digest string, maker erofs.Ma
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	begin := time.Now()
-	plain, err := compression.DecompressStream(blob)
+	plain, err := unzstd.Decompress(blob)
 	if err != nil {
 		return stage, err
 	}
@@ -133,7 +134,7 @@ func (s *scratch) countFiles(digest string) (n int64, err error) {
 		return 0, err
 	}
 	defer blob.Close()
-	plain, err := compression.DecompressStream(blob)
+	plain, err := unzstd.Decompress(blob)
 	if err != nil {
 		return 0, err
 	}
@@ -205,7 +206,7 @@ func (s *scratch) tryZstd(ctx context.Context, digest string) (*pullstat.Trial, 
 // decompress returns the first trialBytes of a compressed stream, and how long decompressing them took.
 func decompress(r io.Reader) ([]byte, time.Duration, error) {
 	begin := time.Now()
-	stream, err := compression.DecompressStream(r)
+	stream, err := unzstd.Decompress(r)
 	if err != nil {
 		return nil, 0, err
 	}
