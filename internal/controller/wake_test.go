@@ -326,7 +326,7 @@ func TestServiceThatIsUsedAgainDoesNotSleep(t *testing.T) {
 	w := newWorld(t, nil)
 	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) { s.IdleTimeout = 1 }))
 	a := w.warm("a")
-	last := monotime.Now()
+	last := monotime.Now().Add(-time.Second)
 	for i, at := range []monotime.Time{last, last.Add(time.Second)} {
 		w.d.send(&wire.Stats{Pods: []wire.PodStats{{
 			Service: a, PodID: wireID("a-1"), NewFlows: uint64(i + 1), LastPacket: at,

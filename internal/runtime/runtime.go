@@ -125,8 +125,9 @@ type Cluster interface {
 	// Leaving delivers pods that something else is removing. Their processes may still run; an Exit follows once they are
 	// gone.
 	Leaving() <-chan Leave
-	// ReportPod handles an event that a node's daemon observed. The same event may be reported several times. It must
-	// not block.
+	// ReportPod handles an event that the daemon of Pod.Node observed. The same event may be reported several times.
+	// Nothing but the node is to be believed of a report before the cluster itself has the pod on that node. ReportPod
+	// must not block.
 	ReportPod(PodReport)
 	// SetNodes sets the names of all nodes that have a daemon. A pod on another node cannot serve, and a Start does not
 	// wait for it. SetNodes must not block.

@@ -69,5 +69,16 @@ func shiftTime(t *monotime.Time, d time.Duration) {
 	}
 }
 
-// timed is implemented by messages that contain times.
-type timed interface{ shift(d time.Duration) }
+// timed is implemented by messages that contain times. times calls f with each of them.
+type timed interface {
+	times(f func(*monotime.Time))
+}
+
+// convertTimes converts the times of a message to the local clock, which is ahead of the peer's by offset. None is
+// later than latest: what a daemon reports has happened, and a time to come would outlast all later reports.
+func convertTimes(m timed, offset time.Duration, latest monotime.Time) {
+	m.times(func(t *monotime.Time) {
+		shiftTime(t, offset)
+		*t = min(*t, latest)
+	})
+}

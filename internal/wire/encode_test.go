@@ -5,6 +5,7 @@ package wire
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -488,7 +489,7 @@ func TestShiftChangesEveryKnownTime(t *testing.T) {
 		if !ok {
 			continue
 		}
-		s.shift(5)
+		convertTimes(s, 5, math.MaxInt64)
 		var after []monotime.Time
 		collectTimes(reflect.ValueOf(m), &after)
 		for i := range before {
@@ -498,9 +499,29 @@ func TestShiftChangesEveryKnownTime(t *testing.T) {
 		}
 	}
 	w := &Wake{Noticed: 3}
-	w.shift(-10)
+	convertTimes(w, -10, math.MaxInt64)
 	if w.SYNSeen != 0 || w.Noticed != 1 {
 		t.Errorf("got %+v: an unknown time must stay unknown, a known one known", w)
+	}
+}
+
+// A daemon that reports a time to come would keep a service awake, or make its reports count more than all later ones.
+func TestTimesAreNotToCome(t *testing.T) {
+	for name, m := range samples() {
+		s, ok := m.(timed)
+		if !ok {
+			continue
+		}
+		s.times(func(t *monotime.Time) { *t = math.MaxInt64 })
+		const now = 1000
+		convertTimes(s, -5, now)
+		var after []monotime.Time
+		collectTimes(reflect.ValueOf(m), &after)
+		for i, at := range after {
+			if at != now {
+				t.Errorf("%s: time %d is %d, want %d", name, i, at, now)
+			}
+		}
 	}
 }
 

@@ -2,7 +2,10 @@
 
 package wire
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Type identifies a message; it is the first byte of the message's encoding. docs/protocol/messages.md has all
 // encodings.
@@ -84,6 +87,28 @@ func (t Type) String() string {
 		return n
 	}
 	return fmt.Sprintf("type %d", uint8(t))
+}
+
+// FromDaemon reports whether daemons send messages of a type, and controllers handle them.
+func (t Type) FromDaemon() bool {
+	switch t {
+	case TypeWake, TypeListening, TypeUnready, TypeDeaf, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode,
+		TypePodReport, TypeUsage, TypeLoads, TypeTagReady, TypeDenied, TypeAlert, TypeImageReports,
+		TypeImagePulled, TypeMirror, TypeBlobs, TypeAnswers, TypeUnreadable, TypeFrozen, TypeCaller,
+		TypeGateState, TypeConnected, TypeMemory:
+		return true
+	}
+	return false
+}
+
+// Types returns all types of messages, in the order of their numbers.
+func Types() (all []Type) {
+	for n := range math.MaxUint8 + 1 {
+		if newMessage(Type(n)) != nil {
+			all = append(all, Type(n))
+		}
+	}
+	return all
 }
 
 // Message is a pointer to one of the message structs of this package.

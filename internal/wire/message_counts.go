@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
 )
@@ -67,9 +66,9 @@ func (m *Stats) decode(d *decoder) {
 	})
 }
 
-func (m *Stats) shift(d time.Duration) {
+func (m *Stats) times(f func(*monotime.Time)) {
 	for i := range m.Pods {
-		shiftTime(&m.Pods[i].LastPacket, d)
+		f(&m.Pods[i].LastPacket)
 	}
 }
 
@@ -88,7 +87,7 @@ func (m *Idle) append(b []byte) []byte { return appendTime(appendAddr(b, m.Servi
 
 func (m *Idle) decode(d *decoder) { m.Service, m.LastPacket = d.addr(), d.time() }
 
-func (m *Idle) shift(d time.Duration) { shiftTime(&m.LastPacket, d) }
+func (m *Idle) times(f func(*monotime.Time)) { f(&m.LastPacket) }
 
 // Quiet answers a Backends message that drains a pod, once the gate gives the pod no new flow.
 type Quiet struct {
@@ -115,7 +114,7 @@ func (m *Quiet) decode(d *decoder) {
 	m.LastPacket, m.OpenFlows = d.time(), d.u32()
 }
 
-func (m *Quiet) shift(d time.Duration) { shiftTime(&m.LastPacket, d) }
+func (m *Quiet) times(f func(*monotime.Time)) { f(&m.LastPacket) }
 
 // PodUsage is the CPU time and memory that all containers of a pod use together.
 type PodUsage struct {
@@ -154,9 +153,9 @@ func (m *Usage) decode(d *decoder) {
 	})
 }
 
-func (m *Usage) shift(d time.Duration) {
+func (m *Usage) times(f func(*monotime.Time)) {
 	for i := range m.Pods {
-		shiftTime(&m.Pods[i].At, d)
+		f(&m.Pods[i].At)
 	}
 }
 
@@ -214,7 +213,7 @@ func (m *Answers) decode(d *decoder) {
 	})
 }
 
-func (m *Answers) shift(d time.Duration) { shiftTime(&m.At, d) }
+func (m *Answers) times(f func(*monotime.Time)) { f(&m.At) }
 
 // PodLoad is the number of a pod's open flows, from all edge nodes together.
 type PodLoad struct {

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
 )
@@ -80,9 +79,9 @@ func (m *Freeze) decode(d *decoder) {
 	})
 }
 
-func (m *Freeze) shift(d time.Duration) {
+func (m *Freeze) times(f func(*monotime.Time)) {
 	for i := range m.Pods {
-		shiftTime(&m.Pods[i].LastPacket, d)
+		f(&m.Pods[i].LastPacket)
 	}
 }
 
@@ -134,4 +133,4 @@ func (m *Frozen) decode(d *decoder) {
 	m.At, m.Resident, m.Swapped, m.Reason = d.time(), d.u64(), d.u64(), d.text()
 }
 
-func (m *Frozen) shift(d time.Duration) { shiftTime(&m.At, d) }
+func (m *Frozen) times(f func(*monotime.Time)) { f(&m.At) }

@@ -5,7 +5,6 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
-	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
 )
@@ -206,9 +205,9 @@ func (m *ImageReports) decode(d *decoder) {
 	}
 }
 
-func (m *ImageReports) shift(by time.Duration) {
+func (m *ImageReports) times(f func(*monotime.Time)) {
 	for i := range m.Images {
-		shiftTime(&m.Images[i].Since, by)
+		f(&m.Images[i].Since)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
 )
@@ -234,7 +233,7 @@ func (m *PodReport) decode(d *decoder) {
 	m.At, m.Code = d.time(), d.u32()
 }
 
-func (m *PodReport) shift(d time.Duration) { shiftTime(&m.At, d) }
+func (m *PodReport) times(f func(*monotime.Time)) { f(&m.At) }
 
 // appendFlag appends a byte of flags with one that is known.
 func appendFlag(b []byte, set bool, flag byte) []byte {

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
 )
@@ -39,9 +38,9 @@ func (m *Wake) decode(d *decoder) {
 	m.Parked = d.u32()
 }
 
-func (m *Wake) shift(d time.Duration) {
-	shiftTime(&m.SYNSeen, d)
-	shiftTime(&m.Noticed, d)
+func (m *Wake) times(f func(*monotime.Time)) {
+	f(&m.SYNSeen)
+	f(&m.Noticed)
 }
 
 // Refuse reports that a wake failed: parked clients get an RST and the service is cold again.
@@ -83,7 +82,7 @@ func (m *Listening) append(b []byte) []byte {
 
 func (m *Listening) decode(d *decoder) { m.Service, m.PodID, m.At = d.addr(), d.u64(), d.time() }
 
-func (m *Listening) shift(d time.Duration) { shiftTime(&m.At, d) }
+func (m *Listening) times(f func(*monotime.Time)) { f(&m.At) }
 
 // Deaf reports that a pod that served has closed its last listening socket, or that its process has ended, as observed
 // by the kernel of its home node. Until Listening the pod gets no new flow.
@@ -104,7 +103,7 @@ func (m *Deaf) append(b []byte) []byte {
 
 func (m *Deaf) decode(d *decoder) { m.Service, m.PodID, m.At = d.addr(), d.u64(), d.time() }
 
-func (m *Deaf) shift(d time.Duration) { shiftTime(&m.At, d) }
+func (m *Deaf) times(f func(*monotime.Time)) { f(&m.At) }
 
 // Unready reports that a pod with a Probe listens, but is not ready: its Probe has not succeeded yet, or fails again.
 // Until Listening the pod gets no new flow. It is sent again when the answer changes.
@@ -144,7 +143,7 @@ func (m *Unready) decode(d *decoder) {
 	}
 }
 
-func (m *Unready) shift(d time.Duration) { shiftTime(&m.At, d) }
+func (m *Unready) times(f func(*monotime.Time)) { f(&m.At) }
 
 // Trace reports times of a wake that only the gate observes; zero means "not known yet". A wake may have several Trace
 // messages, each with more of the times.
@@ -174,10 +173,10 @@ func (m *Trace) decode(d *decoder) {
 	m.ReleasedN = d.u32()
 }
 
-func (m *Trace) shift(d time.Duration) {
-	shiftTime(&m.Released, d)
-	shiftTime(&m.FirstSYNACK, d)
-	shiftTime(&m.FirstByte, d)
+func (m *Trace) times(f func(*monotime.Time)) {
+	f(&m.Released)
+	f(&m.FirstSYNACK)
+	f(&m.FirstByte)
 }
 
 // Caller reports the span of a client whose request has waited for a pod of a service and gets one, from its header

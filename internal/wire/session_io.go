@@ -4,6 +4,7 @@ package wire
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
@@ -188,11 +189,18 @@ func (s *session) deliver(whole []byte) {
 		s.malformed(err)
 		return
 	}
-	if t, ok := m.(timed); ok && s.shift {
-		s.mu.Lock()
-		_, offset := s.clock.best()
-		s.mu.Unlock()
-		t.shift(offset)
+	if t, ok := m.(timed); ok {
+		var offset time.Duration
+		latest := s.now()
+		if s.client {
+			latest = math.MaxInt64 // it obeys the server
+		}
+		if s.shift {
+			s.mu.Lock()
+			_, offset = s.clock.best()
+			s.mu.Unlock()
+		}
+		convertTimes(t, offset, latest)
 	}
 	s.counters.receivedMessages.Add(1)
 	s.receive(m)

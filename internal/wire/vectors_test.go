@@ -163,14 +163,7 @@ func makeVectors(t testing.TB) vectors {
 		v.Messages = append(v.Messages, messageVector{
 			Name: name, Type: uint8(m.Type()), Fields: m, Encoded: hex.EncodeToString(b),
 		})
-		fromClient := false
-		switch m.Type() {
-		case TypeWake, TypeListening, TypeUnready, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport,
-			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeDeaf, TypeImageReports, TypeImagePulled,
-			TypeMirror, TypeBlobs, TypeAnswers, TypeUnreadable, TypeFrozen, TypeCaller, TypeGateState,
-			TypeConnected, TypeMemory:
-			fromClient = true
-		}
+		fromClient := m.Type().FromDaemon() && m.Type() != TypeLoads // which go both ways
 		if !reliable(m.Type()) {
 			data(name, fromClient, appendUnreliable(nil, b))
 			continue

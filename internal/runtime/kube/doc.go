@@ -6,9 +6,10 @@
 // two controllers would otherwise stand between the decision to start a pod and its creation.
 //
 // A pod's life is reported twice: by the daemon of its node at once (ReportPod), and by the API up to a second later.
-// The daemon's report counts. A pod is used only after its node's daemon reports it: without a daemon its node has no
-// gate that could serve it. Only the API reports that a pod fits on no node, that an image cannot be
-// pulled, or that a pod is being deleted.
+// The daemon's report counts, once the API has bound the pod to that daemon's node (unconfirmed.go): whoever has the
+// key of a node could report any pod. A pod is used only after its node's daemon reports it: without a daemon its node
+// has no gate that could serve it. Only the API reports that a pod fits on no node, that an image cannot be pulled, or
+// that a pod is being deleted.
 //
 // start.go has a start from the call to its requests, stop.go and single.go the ends of pods. Pure functions of
 // observations decide (machine, demand, lending, trouble); requests and podlogs talk to the API server; state and pod

@@ -126,13 +126,25 @@ func (w *world) writes() string {
 	return fmt.Sprint(w.written)
 }
 
-// apiPod creates a pod of app in the API.
+// apiPod changes the next pod of app in the API, which report may have created already.
 func (w *world) apiPod(change func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
 	w.mu.Lock()
 	w.pods++
 	name := fmt.Sprint("app-", w.pods)
 	w.mu.Unlock()
+	if o, err := w.client.CoreV1().Pods("default").Get(context.Background(), name, metav1.GetOptions{}); err == nil {
+		if change != nil {
+			w.update(o, change)
+		}
+		return o
+	}
+	return w.create(name, change)
+}
+
+// create creates a pod of app in the API.
+func (w *world) create(name string, change func(*corev1.Pod)) *corev1.Pod {
+	w.t.Helper()
 	yes := true
 	o := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -151,29 +163,80 @@ func (w *world) apiPod(change func(*corev1.Pod)) *corev1.Pod {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.until("the cached pod", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID[name] != nil })
+	w.until("the cached pod", func() bool {
+		w.r.mu.Lock()
+		defer w.r.mu.Unlock()
+		return w.r.byUID[string(o.UID)] != nil
+	})
 	return o
 }
 
+// update changes a pod in the API, which stays on its node.
 func (w *world) update(o *corev1.Pod, change func(*corev1.Pod)) {
 	w.t.Helper()
+	is, err := w.client.CoreV1().Pods(o.Namespace).Get(context.Background(), o.Name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	o.Spec.NodeName = is.Spec.NodeName
 	change(o)
 	if _, err := w.client.CoreV1().Pods("default").Update(context.Background(), o, metav1.UpdateOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// report has the daemon of node n1 report events of a pod.
+// report has the daemon of a pod's node report events of the pod. If the API does not have the pod, or on no node, it
+// gets it on node n1 before.
 func (w *world) report(uid string, events ...runtime.PodEvent) {
+	w.t.Helper()
+	node := w.place(uid)
 	for _, e := range events {
-		w.r.ReportPod(runtime.PodReport{
-			Event: e, Name: uid, Container: "app", At: monotime.Now(), Code: 7,
-			Pod: runtime.Pod{
-				ID: uid, Service: "default/app", SpecHash: "h", Addr: netip.MustParseAddr("10.1.0.1"),
-				Netns: "/run/netns/" + uid, Node: "n1", NodeAddr: netip.MustParseAddr("192.0.2.1"),
-			},
-		})
+		w.reportFrom(node, uid, e)
 	}
+}
+
+// reportFrom has the daemon of a node report an event of a pod of app.
+func (w *world) reportFrom(node, uid string, e runtime.PodEvent) {
+	w.r.ReportPod(runtime.PodReport{
+		Event: e, Name: uid, Container: "app", At: monotime.Now(), Code: 7,
+		Pod: runtime.Pod{
+			ID: uid, Service: "default/app", SpecHash: "h", Addr: netip.MustParseAddr("10.1.0.1"),
+			Netns: "/run/netns/" + uid, Node: node, NodeAddr: netip.MustParseAddr("192.0.2.1"),
+		},
+	})
+}
+
+// place makes sure that the API has a pod and has bound it to a node, which it returns, unless the pod is gone.
+func (w *world) place(uid string) string {
+	w.t.Helper()
+	find := func() (known, gone bool, name, node string) {
+		w.r.mu.Lock()
+		defer w.r.mu.Unlock()
+		if p := w.r.byUID[uid]; p != nil {
+			return true, false, p.name, p.node
+		}
+		return false, w.r.gone.has(uid), "", ""
+	}
+	known, gone, name, node := find()
+	switch {
+	case gone:
+		return "n1"
+	case node != "":
+		return node
+	case !known:
+		if _, err := w.client.CoreV1().Pods("default").Get(context.Background(), uid, metav1.GetOptions{}); err != nil {
+			w.create(uid, func(o *corev1.Pod) { o.Spec.NodeName = "n1" })
+			return "n1"
+		}
+		w.until("the cached pod", func() bool { known, _, name, _ = find(); return known })
+	}
+	o, err := w.client.CoreV1().Pods("default").Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.update(o, func(o *corev1.Pod) { o.Spec.NodeName = "n1" })
+	w.until("the cached node", func() bool { _, _, _, node = find(); return node != "" })
+	return node
 }
 
 const (

@@ -26,7 +26,9 @@ func TestReportOfAPodOfAnotherNodeIsIgnored(t *testing.T) {
 			return w.r.byUID[name]
 		}
 		w.until("the pod "+name, func() bool { return seen() != nil })
-		w.report(name, network, created, started)
+		for _, e := range []runtime.PodEvent{network, created, started} {
+			w.reportFrom("n1", name, e)
+		}
 		w.r.mu.Lock()
 		if p := w.r.byUID[name]; p.rt.Addr.IsValid() != own {
 			t.Errorf("pod of node %s, reported by n1: %+v", p.node, p.rt)

@@ -41,8 +41,7 @@ type service struct {
 type owner uint8
 
 const (
-	ownerUnknown owner = iota // the API server has not reported the pod
-	ownerNone                 // nothing else would end it
+	ownerNone owner = iota // nothing else would end it
 	ownerReplicaSet
 	ownerDeployment // a single pod: see single.go
 	ownerOther

@@ -30,9 +30,6 @@ func (r *Runtime) networkReady(p *pod, from runtime.Pod, at monotime.Time, inher
 	if from.Node != "" {
 		p.rt.Node, p.rt.NodeAddr = from.Node, from.NodeAddr
 	}
-	if from.SpecHash != "" {
-		p.rt.SpecHash = from.SpecHash
-	}
 	if p.is(podStopping|podFailed|podDelivered) || inherited || !p.rt.Addr.IsValid() {
 		return
 	}
@@ -202,7 +199,7 @@ func (r *Runtime) removed(p *pod) {
 		s.emptySince = now
 	}
 	r.gone.add(p.rt.ID, now)
-	if p.is(podCrashed) && !p.is(podExplained) && p.owner != ownerUnknown {
+	if p.is(podCrashed) && !p.is(podExplained) {
 		r.gone.await(p)
 	}
 	if p.waiter != nil {

@@ -20,23 +20,35 @@ import (
 // counts as held up by that.
 const daemonPatience = 2 * time.Second
 
-// ReportPod implements runtime.Cluster.
+// refusalGap is the shortest time between two log lines about reports that are ignored.
+const refusalGap = 10 * time.Second
+
+// ReportPod implements runtime.Cluster. A report counts once the API server has the pod, as one of that service and
+// bound to the node whose daemon reports it; until then it waits (unconfirmed.go).
 func (r *Runtime) ReportPod(report runtime.PodReport) {
-	if _, name := report.Pod.Service.Split(); report.Pod.ID == "" || name == "" {
+	if report.Pod.ID == "" {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := r.byUID[report.Pod.ID]
-	if p == nil && report.Event < runtime.PodContainerExited {
-		p = r.ensurePod(report.Pod.ID, report.Pod.Service, report.Name)
+	switch p := r.byUID[report.Pod.ID]; {
+	case p == nil && r.gone.has(report.Pod.ID):
+	case p == nil || p.node == "":
+		r.awaitConfirmation(report)
+	default:
+		r.reported(p, report)
 	}
-	if p == nil {
-		return // it is gone, or was never delivered
-	}
-	if at := report.Pod.Node; at != "" && p.node != "" && at != p.node {
-		r.cfg.Log.Warn("a daemon reports a pod of another node; ignored", "pod", p.name, "node", p.node,
-			"reported by", at)
+}
+
+// reported handles a daemon's report of a pod that the API server has bound to a node. The lock is held.
+func (r *Runtime) reported(p *pod, report runtime.PodReport) {
+	if report.Pod.Node != p.node || report.Pod.Service != p.service.key {
+		if now := time.Now(); now.Sub(r.refused) >= refusalGap {
+			r.refused = now
+			r.log.Warn("a daemon reports a pod of another node or service; ignored, and so are others for a while",
+				"pod", p.name, "service", string(p.service.key), "node", p.node,
+				"reported by", report.Pod.Node, "reported service", string(report.Pod.Service))
+		}
 		return
 	}
 	if report.Event != runtime.PodNetworkGone {
@@ -57,8 +69,12 @@ func (r *Runtime) ReportPod(report runtime.PodReport) {
 	}
 }
 
-// podSeen handles a pod as reported by the API server. inherited: it existed before this process.
+// podSeen handles a pod as reported by the API server, and what its daemon has reported before. inherited: it existed
+// before this process.
 func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
+	if _, mirror := o.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return // a node may create such a pod for itself in any namespace, with any labels
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.ensurePod(string(o.UID), v1alpha1.Key(o.Namespace+"/"+o.Labels[v1alpha1.LabelService]), o.Name)
@@ -66,6 +82,12 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 		r.explainGone(o)
 		return
 	}
+	r.observePod(p, o, inherited)
+	r.confirm(p)
+}
+
+// observePod handles a pod as reported by the API server. The lock is held.
+func (r *Runtime) observePod(p *pod, o *corev1.Pod, inherited bool) {
 	if c := o.Annotations[v1alpha1.AnnotationContainer]; c != "" {
 		p.container = c
 	}
@@ -86,7 +108,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	r.checkLost(p)
 	known := podOf(o, p.container)
 	if p.rt.SpecHash == "" {
-		p.rt.SpecHash = known.SpecHash
+		p.rt.SpecHash = known.SpecHash // and not that of a daemon's report
 	}
 	switch {
 	case o.DeletionTimestamp != nil:

@@ -50,9 +50,13 @@ type Runtime struct {
 	pulls     pulls
 	resizing  resizing
 	gone      tombstones
-	changed   chan struct{} // closed and replaced when any observation changes
-	closed    bool
-	retired   bool // writing has ended
+	// unconfirmed are daemons' reports of pods that the API server has not reported yet; refused is when one was last
+	// ignored because it contradicts the API server.
+	unconfirmed unconfirmed
+	refused     time.Time
+	changed     chan struct{} // closed and replaced when any observation changes
+	closed      bool
+	retired     bool // writing has ended
 }
 
 // pulls remembers that pods of an earlier controller that pull images were deleted.

@@ -34,7 +34,6 @@ func (r *Runtime) stopReplica(ctx context.Context, p *pod, grace time.Duration) 
 		s.machine.excess++ // until remove has marked the pod, no write may have its ReplicaSet choose another
 	}
 	p.set(podStopping)
-	inAPI := p.owner != ownerUnknown
 	r.mu.Unlock()
 
 	if rollout {
@@ -42,12 +41,10 @@ func (r *Runtime) stopReplica(ctx context.Context, p *pod, grace time.Duration) 
 			return err
 		}
 	}
-	if first || !inAPI {
+	if first {
 		if err := r.remove(ctx, p, grace, reduced); err != nil {
 			r.mu.Lock()
-			if first {
-				p.unset(podStopping) // the next call repeats everything
-			}
+			p.unset(podStopping) // the next call repeats everything
 			if reduced {
 				s.machine.want++
 			}
