@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/base/buildinfo"
+	"wangell.loutres.me/internal/base/ownhost"
 	"wangell.loutres.me/internal/images/lazy"
 	"wangell.loutres.me/internal/images/lazy/failures"
 	"wangell.loutres.me/internal/images/registryhosts"
@@ -139,7 +140,7 @@ func metricsServer(s *lazy.Server) *http.Server {
 	r.MustRegister(s, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
-	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	return &http.Server{Handler: ownhost.Guard(mux), ReadHeaderTimeout: 5 * time.Second}
 }
 
 // hosts returns the hosts of registries, by containerd's settings or over plain HTTP.

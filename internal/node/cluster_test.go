@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -555,5 +556,13 @@ func TestReadyzFailsBeforeTheFirstTable(t *testing.T) {
 	close(d.tabled)
 	if got := status("/readyz"); got != 200 {
 		t.Errorf("with a table: %d", got)
+	}
+	for _, path := range []string{"/metrics", "/healthz", "/readyz"} { // of a page that has made this address its own
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Host = "evil.example:9465"
+		w := httptest.NewRecorder()
+		if d.handler().ServeHTTP(w, r); w.Code != http.StatusMisdirectedRequest {
+			t.Errorf("%s for another host: %d", path, w.Code)
+		}
 	}
 }

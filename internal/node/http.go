@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"wangell.loutres.me/internal/base/ownhost"
 )
 
 // headerTimeout limits how long a client may take to send the header of its request.
@@ -75,7 +77,7 @@ func (d *daemon) handler() http.Handler {
 			http.Error(w, "no table of services received from the controller yet", http.StatusServiceUnavailable)
 		}
 	})
-	return mux
+	return ownhost.Guard(mux)
 }
 
 func healthy(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }

@@ -76,7 +76,7 @@ func (l *lab) temp() string { return filepath.Join(l.dir, "tmp") }
 func (l *lab) scope() netlab.Scope {
 	return netlab.Scope{
 		Paths: []string{l.dir, sharedState}, Devices: []string{""}, Routes: true, BPF: gateObjects,
-		Cgroups: []string{"wangell-" + hash8(l.run)}, Namespaces: []string{"wg" + hash8(hash8(l.run))[:5]},
+		Cgroups: []string{"wangell-" + hash8(l.run)}, Namespaces: []string{"wv" + hash8(hash8(l.run))[:5]},
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
 
+	"wangell.loutres.me/internal/base/ownhost"
 	"wangell.loutres.me/internal/base/pin"
 	"wangell.loutres.me/internal/decide/blobindex"
 	"wangell.loutres.me/internal/decide/swarm"
@@ -72,7 +73,7 @@ func New(cfg Config) (_ *Mirror, err error) {
 func (m *Mirror) Run(ctx context.Context) {
 	base := func(net.Listener) context.Context { return ctx }
 	servers := []*http.Server{{
-		Handler: readapi.Handler(local{m}), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, BaseContext: base,
+		Handler: ownhost.Guard(readapi.Handler(local{m})), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, BaseContext: base,
 	}, {
 		Handler: http.HandlerFunc(m.servePeer), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, BaseContext: base,
 		// A map without entries turns HTTP/2 off: pieces are large, and each has a connection of its own.

@@ -257,6 +257,21 @@ func TestASnapshotterGetsThePartsThatAreHere(t *testing.T) {
 		}
 		return res.StatusCode, body
 	}
+	if status := func() int { // a page whose name leads to this node reads no image
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+m.cfg.Local.String()+"/v2/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "evil.example"
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		return res.StatusCode
+	}(); status != http.StatusMisdirectedRequest {
+		t.Errorf("for another host: %d", status)
+	}
 	if status, body := ask("bytes=100-4195"); status != http.StatusPartialContent || !bytes.Equal(body, first[100:4196]) {
 		t.Errorf("a part that is here: %d, %d bytes", status, len(body))
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"wangell.loutres.me/internal/base/ownhost"
 	"wangell.loutres.me/internal/images/readapi"
 )
 
@@ -44,7 +45,7 @@ func Start(file string) (*Server, error) {
 		return nil, fmt.Errorf("serve tarball %s: %w", file, err)
 	}
 	s := &Server{archive: a, listen: l, done: make(chan struct{})}
-	s.server = http.Server{Handler: readapi.Handler(a), ReadHeaderTimeout: time.Minute}
+	s.server = http.Server{Handler: ownhost.Guard(readapi.Handler(a)), ReadHeaderTimeout: time.Minute}
 	go func() {
 		defer close(s.done)
 		_ = s.server.Serve(l) // ends with Close

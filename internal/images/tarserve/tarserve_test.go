@@ -224,3 +224,31 @@ func serveTestImage(t *testing.T) *Server {
 	t.Cleanup(func() { s.Close() })
 	return s
 }
+
+// A page whose name leads to this machine (DNS rebinding) does not read images.
+func TestImagesAreNotServedToWebPages(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "image.tar")
+	if err := image.WriteFile(file, "local/x:v1", testImage(t)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Start(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for host, want := range map[string]int{"": http.StatusOK, "evil.example": http.StatusMisdirectedRequest} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.listen.Addr().String()+"/v2/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		if got.StatusCode != want {
+			t.Errorf("host %q: %s, want %d", host, got.Status, want)
+		}
+	}
+}

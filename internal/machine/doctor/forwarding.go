@@ -23,7 +23,7 @@ func forwarding() Check {
 		return c.missing(err.Error())
 	}
 	if closed := closedTo(chains); len(closed) > 0 {
-		c.Do = "accept packets from and to devices wg* there, as with 'iptables -I FORWARD -i wg+ -j ACCEPT' and -o wg+"
+		c.Do = "accept packets from and to devices wv* there, as with 'iptables -I FORWARD -i wv+ -j ACCEPT' and -o wv+"
 		return c.warn(fmt.Sprintf("forwarded packets that no rule accepts are dropped by %s", strings.Join(closed, ", ")))
 	}
 	return c.ok("no table drops forwarded packets by default")

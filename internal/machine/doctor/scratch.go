@@ -12,8 +12,8 @@ import (
 
 // Names of the devices in a temporary network namespace.
 const (
-	scratchDevice = "wgscratch0"
-	scratchPeer   = "wgscratch1"
+	scratchDevice = "wvscratch0"
+	scratchPeer   = "wvscratch1"
 )
 
 // inScratch calls f on a thread in a new network namespace. The namespace has no name, so it disappears with everything

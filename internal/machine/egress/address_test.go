@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -111,5 +112,68 @@ func TestPortsAreOpenAtTheirAddressAlone(t *testing.T) {
 	}
 	if !leads(client, "127.0.0.1:8002") {
 		t.Error("the packets of the neighbor do not arrive: the test shows nothing")
+	}
+}
+
+// An earlier version had other names of pods' devices, and a table named after them.
+func TestTableOfAnEarlierVersionIsTakenOver(t *testing.T) {
+	n := netlabtest.New(t, netlab.Config{Clients: 1})
+	former := Config{Pods: netip.MustParsePrefix("10.46.128.0/17"), Services: netip.MustParsePrefix("10.46.100.0/24"),
+		DevicePrefix: "wgtest", Log: slog.New(slog.DiscardHandler)}
+	now := former
+	now.DevicePrefix, now.FormerPrefix = "wvtest", "wgtest"
+	in := func(f func() error) {
+		t.Helper()
+		if err := n.Node.Do(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tables := func() (names []string) {
+		t.Helper()
+		in(func() error {
+			conn, err := nftables.New()
+			if err != nil {
+				return err
+			}
+			list, err := conn.ListTables()
+			for _, t := range list {
+				names = append(names, t.Name)
+			}
+			return err
+		})
+		return names
+	}
+	old := func() {
+		in(func() error {
+			conn, err := nftables.New()
+			if err != nil {
+				return err
+			}
+			return ruleset{cfg: former, switched: []string{"eth0"}}.apply(conn)
+		})
+	}
+	in(func() error { return setForwarding("eth0", true) }) // by the earlier version, which noted that in its table
+	old()
+	if got := tables(); !slices.Equal(got, []string{"wangell-wgtest"}) {
+		t.Fatalf("tables %q", got)
+	}
+	var e *Egress
+	in(func() (err error) { e, err = Open(now); return err })
+	if got := tables(); !slices.Equal(got, []string{"wangell-wvtest"}) {
+		t.Errorf("tables %q, want only that of this version", got)
+	}
+	in(func() error {
+		if got, err := now.readSwitched(); err != nil || !slices.Contains(got, "eth0") {
+			t.Errorf("devices that were switched on: %q, %v", got, err)
+		}
+		return nil
+	})
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	old()
+	in(func() error { return Remove(now) })
+	if got := tables(); len(got) > 0 {
+		t.Errorf("tables %q are left", got)
 	}
 }

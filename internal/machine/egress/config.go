@@ -13,6 +13,8 @@ type Config struct {
 	Pods, Services netip.Prefix
 	// DevicePrefix starts the names of the pods' devices, and of no others.
 	DevicePrefix string
+	// FormerPrefix is what an earlier version had as DevicePrefix; empty: nothing. Its table is taken over.
+	FormerPrefix string
 	// Log receives failures in the background.
 	Log *slog.Logger
 }

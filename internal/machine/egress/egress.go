@@ -230,8 +230,7 @@ func remove(cfg Config) error {
 	}
 	conn, err := nftables.New()
 	if err == nil {
-		t := conn.AddTable(cfg.table()) // for it to exist
-		conn.DelTable(t)
+		cfg.drop(conn)
 		err = conn.Flush()
 	}
 	if err != nil {

@@ -71,13 +71,26 @@ func (c Config) uplinks() ([]string, error) {
 	return names, nil
 }
 
-// readSwitched returns the devices that a table has recorded as switched on; none if there is no table.
-func (c Config) readSwitched() ([]string, error) {
+// readSwitched returns the devices that the tables have recorded as switched on; none if there is no table.
+func (c Config) readSwitched() (names []string, err error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	set, err := conn.GetSetByName(c.table(), setSwitched)
+	for _, t := range c.tables() {
+		more, err := switchedIn(conn, t)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, more...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// switchedIn returns the devices that a table has recorded as switched on.
+func switchedIn(conn *nftables.Conn, t *nftables.Table) ([]string, error) {
+	set, err := conn.GetSetByName(t, setSwitched)
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) {
 			return nil, nil
@@ -92,7 +105,6 @@ func (c Config) readSwitched() ([]string, error) {
 	for _, e := range elements {
 		names = append(names, strings.TrimRight(string(e.Key), "\x00"))
 	}
-	slices.Sort(names)
 	return names, nil
 }
 

@@ -75,15 +75,31 @@ type ruleset struct {
 }
 
 // table is the table of an instance.
-func (c Config) table() *nftables.Table {
-	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: "wangell-" + c.DevicePrefix}
+func (c Config) table() *nftables.Table { return tableOf(c.DevicePrefix) }
+
+func tableOf(prefix string) *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: "wangell-" + prefix}
+}
+
+// tables are the names of the table, with that of an earlier version.
+func (c Config) tables() []*nftables.Table {
+	if c.FormerPrefix == "" {
+		return []*nftables.Table{c.table()}
+	}
+	return []*nftables.Table{c.table(), tableOf(c.FormerPrefix)}
+}
+
+// drop removes the tables in the next step of a connection.
+func (c Config) drop(conn *nftables.Conn) {
+	for _, t := range c.tables() {
+		conn.DelTable(conn.AddTable(t)) // it may not exist before
+	}
 }
 
 // apply replaces the table in one step.
 func (r ruleset) apply(conn *nftables.Conn) error {
+	r.cfg.drop(conn)
 	t := conn.AddTable(r.cfg.table())
-	conn.DelTable(t) // it may not exist before the line above
-	t = conn.AddTable(r.cfg.table())
 	services := &nftables.Set{Table: t, Name: setServices, KeyType: nftables.TypeIPAddr}
 	if err := conn.AddSet(services, addrElements(r.services)); err != nil {
 		return fmt.Errorf("set of service addresses: %w", err)

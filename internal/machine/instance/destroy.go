@@ -28,8 +28,10 @@ func (c Config) runtimeConfig(log *slog.Logger) containerd.Config {
 
 // egress is the part of the configuration for package egress.
 func (c Config) egress(log *slog.Logger) egress.Config {
+	r := c.runtimeConfig(log)
 	return egress.Config{
-		Pods: c.PodAddresses, Services: c.Addresses, DevicePrefix: c.runtimeConfig(log).DevicePrefix(), Log: log,
+		Pods: c.PodAddresses, Services: c.Addresses, DevicePrefix: r.DevicePrefix(), FormerPrefix: r.FormerDevicePrefix(),
+		Log: log,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -234,5 +235,24 @@ func TestMetricsAreThoseOfControllerAndDaemon(t *testing.T) {
 	}
 	if len(families) == 0 {
 		t.Error("without the daemon, the controller's metrics are missing")
+	}
+}
+
+// A page whose name leads to this machine (DNS rebinding) reads neither metrics nor whether services can be woken.
+func TestMetricsAreNotServedToWebPages(t *testing.T) {
+	h := metricsHandler(prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}), filepath.Join(t.TempDir(), "none"),
+		func() error { return nil })
+	for _, path := range []string{"/metrics", "/readyz"} {
+		for host, want := range map[string]int{
+			DefaultMetricsAddress: http.StatusOK, "localhost:9464": http.StatusOK,
+			"evil.example:9464": http.StatusMisdirectedRequest,
+		} {
+			r := httptest.NewRequest(http.MethodGet, path, nil)
+			r.Host = host
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != want {
+				t.Errorf("%s of %s: %d, want %d", path, host, w.Code, want)
+			}
+		}
 	}
 }

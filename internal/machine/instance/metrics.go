@@ -17,6 +17,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"wangell.loutres.me/internal/base/ownhost"
 )
 
 // metricsTimeout bounds how long a scrape waits for the daemon.
@@ -88,7 +90,7 @@ func metricsHandler(c prometheus.Collector, daemonSocket string, ready func() er
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	return mux
+	return ownhost.Guard(mux)
 }
 
 // listenMetrics opens the address of the metrics; nil if there is none.

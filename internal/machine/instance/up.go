@@ -211,10 +211,15 @@ func (u *up) startRuntime(ctx context.Context) (err error) {
 	u.names = poddns.New(poddns.Config{
 		ResolvConf: u.ResolvConf, Own: []netip.Prefix{u.Addresses, u.PodAddresses, podnet.Links}, Log: u.Log,
 	})
+	way := u.Config.egress(u.Log)
+	// Before the table, whose rules are about the devices' names.
+	if err := podnet.RenameDevices(way.FormerPrefix, way.DevicePrefix); err != nil {
+		return fmt.Errorf("pods of an earlier version: %w", err)
+	}
 	if u.NoEgress {
-		err = egress.Remove(u.Config.egress(u.Log)) // a killed instance may have had one
+		err = egress.Remove(way) // a killed instance may have had one
 	} else {
-		if u.egress, err = egress.Open(u.Config.egress(u.Log)); err != nil {
+		if u.egress, err = egress.Open(way); err != nil {
 			u.Log.Warn("pods reach services and this machine only; --egress=false ends this warning", "error", err)
 			err = nil
 		}

@@ -152,9 +152,15 @@ type Names interface {
 	ResolvConf(namespace string) []byte
 }
 
-// DevicePrefix starts the names of the devices of pods: 7 of the 15 bytes of a name.
-func (c Config) DevicePrefix() string {
-	return "wg" + hash8(cmp.Or(c.Instance, hash8(filepath.Clean(c.RunDir))))[:5]
+// DevicePrefix starts the names of the devices of pods: 7 of the 15 bytes of a name. "wv" is the prefix of no other
+// program's devices; firewalls may trust those that start with "wg" as WireGuard's.
+func (c Config) DevicePrefix() string { return "wv" + c.deviceHash() }
+
+// FormerDevicePrefix is the DevicePrefix of earlier versions.
+func (c Config) FormerDevicePrefix() string { return "wg" + c.deviceHash() }
+
+func (c Config) deviceHash() string {
+	return hash8(cmp.Or(c.Instance, hash8(filepath.Clean(c.RunDir))))[:5]
 }
 
 // cgroup is the path of the parent of the pods' cgroups, in every hierarchy.

@@ -193,7 +193,8 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	}
 	networks := podnet.Config{
 		Dir: r.cfg.netnsDir(), Addresses: r.cfg.PodAddresses, DevicePrefix: r.cfg.DevicePrefix(),
-		Ready: r.cfg.ReadyNetworks, MTU: r.cfg.MTU, Forward: r.cfg.Forward, Log: r.cfg.Log,
+		FormerPrefix: r.cfg.FormerDevicePrefix(), Ready: r.cfg.ReadyNetworks, MTU: r.cfg.MTU, Forward: r.cfg.Forward,
+		Log: r.cfg.Log,
 	}
 	if names := r.cfg.Names; names != nil {
 		networks.Attach, networks.Detach = names.Attach, names.Detach

@@ -197,10 +197,11 @@ func (m *maker) leadsElsewhere(addr netip.Addr) bool {
 // read returns the network of a name from the kernel's state.
 func (m *maker) read(name string) (Network, error) {
 	n := Network{Name: name, Netns: m.path(name)}
-	link, err := m.host.LinkByName(name)
+	device := m.cfg.device(name)
+	link, err := m.host.LinkByName(device)
 	if err != nil {
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			err = fmt.Errorf("device %s: %w", name, fs.ErrNotExist)
+			err = fmt.Errorf("device %s: %w", device, fs.ErrNotExist)
 		}
 		return n, err
 	}
@@ -235,12 +236,13 @@ func (m *maker) read(name string) (Network, error) {
 // destroy removes the device and the namespace of a name, if they exist.
 func (m *maker) destroy(name string) error {
 	var errs []error
-	link, err := m.host.LinkByName(name)
+	device := m.cfg.device(name)
+	link, err := m.host.LinkByName(device)
 	if err == nil {
 		err = m.host.LinkDel(link)
 	}
 	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) && !errors.Is(err, unix.ENODEV) {
-		errs = append(errs, fmt.Errorf("remove device %s: %w", name, err))
+		errs = append(errs, fmt.Errorf("remove device %s: %w", device, err))
 	}
 	path := filepath.Join(m.cfg.Dir, name)
 	// EINVAL: nothing is mounted there.

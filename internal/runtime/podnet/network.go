@@ -3,6 +3,7 @@
 package podnet
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // Gateway is the next hop of every pod's default route. No device has this address.
@@ -31,6 +33,9 @@ type Config struct {
 	// DevicePrefix starts the name of the host's end of every veth pair, with at most 7 bytes. Pools in one network
 	// namespace need different prefixes, because Clean removes unknown devices with the pool's prefix. Required.
 	DevicePrefix string
+	// FormerPrefix is what an earlier version had as DevicePrefix, in as many bytes; empty: nothing. NewPool renames such
+	// devices. The networks keep their names.
+	FormerPrefix string
 	// Ready is the number of networks that Refill keeps ready. With 0, each network is made when it is taken.
 	Ready int
 	// MTU is the MTU of both ends, in bytes. 0 means 1500.
@@ -49,9 +54,44 @@ func (c Config) owns(l netlink.Link) bool {
 	return l.Type() == "veth" && strings.HasPrefix(l.Attrs().Name, c.DevicePrefix)
 }
 
+// device returns the name of the host's device of a network.
+func (c Config) device(network string) string {
+	if rest, former := strings.CutPrefix(network, c.FormerPrefix); former && c.FormerPrefix != "" {
+		return c.DevicePrefix + rest
+	}
+	return network
+}
+
+// RenameDevices gives the hosts' ends of veth pairs whose names start with former another prefix of the same length, in
+// the network namespace of the calling thread. Routes, addresses and programs stay, and nothing is interrupted: Linux
+// renames devices that are up from version 6.2 on.
+func RenameDevices(former, prefix string) error {
+	if former == "" || former == prefix {
+		return nil
+	}
+	if len(former) != len(prefix) {
+		return fmt.Errorf("device prefixes %q and %q differ in length", former, prefix)
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		rest, ours := strings.CutPrefix(l.Attrs().Name, former)
+		if l.Type() != "veth" || !ours {
+			continue
+		}
+		if err := netlink.LinkSetName(l, prefix+rest); err != nil && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, fmt.Errorf("rename device %s to %s: %w", l.Attrs().Name, prefix+rest, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Network is the network of one pod.
 type Network struct {
-	// Name is the name of the host's device and of the file in Config.Dir.
+	// Name is the name of the file in Config.Dir and, but for networks of an earlier version, of the host's device.
 	Name string
 	// Netns is the path at which the pod's network namespace is bound.
 	Netns string

@@ -4,7 +4,7 @@
 // namespace with a veth pair, connected to the machine by one host route.
 //
 //	machine                                pod
-//	route ADDR/32 dev wg…                  ADDR/32 on eth0, default via 169.254.46.1 dev eth0 onlink
+//	route ADDR/32 dev wv…                  ADDR/32 on eth0, default via 169.254.46.1 dev eth0 onlink
 //	neighbor ADDR  = pod's MAC             neighbor 169.254.46.1 = host's MAC
 //
 // Both neighbor entries are permanent, so that no packet ever waits for ARP. No state is stored: what exists is read
@@ -53,6 +53,9 @@ func NewPool(cfg Config) (*Pool, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("folder of pod networks: %w", err)
 	}
+	if err := RenameDevices(cfg.FormerPrefix, cfg.DevicePrefix); err != nil {
+		return nil, err
+	}
 	host, err := netlink.NewHandle()
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
@@ -87,7 +90,7 @@ func (p *Pool) Clean() error {
 	known := map[string]bool{}
 	p.mu.Lock()
 	for _, name := range p.used {
-		known[name] = true
+		known[name], known[p.cfg.device(name)] = true, true
 	}
 	p.mu.Unlock()
 	names := map[string]bool{}

@@ -212,6 +212,61 @@ func TestCleanRemovesWhatIsNotAdopted(t *testing.T) {
 	}
 }
 
+// An earlier version named devices in another way. Its pods go on, with the devices under a name that no firewall takes
+// for another program's.
+func TestDevicesOfAnEarlierVersionAreRenamed(t *testing.T) {
+	before, cfg := pool(t, func(c *Config) { c.DevicePrefix = "wgold12" })
+	kept, left := take(t, before), take(t, before)
+	cfg.DevicePrefix, cfg.FormerPrefix = "wvold12", "wgold12"
+	next, err := NewPool(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	renamed := func(n Network) string { return "wv" + strings.TrimPrefix(n.Name, "wg") }
+	want := []string{renamed(kept), renamed(left)}
+	slices.Sort(want)
+	if got := devices(t); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Fatalf("devices %q, want %q", got, want)
+	}
+	got, err := next.Adopt(kept.Name)
+	if err != nil || got != kept {
+		t.Errorf("adopted %+v, %v; want %+v", got, err, kept)
+	}
+	if err := got.Do(func() error { return nil }); err != nil {
+		t.Errorf("its namespace: %v", err)
+	}
+	link, err := netlink.LinkByName(renamed(kept))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if up := link.Attrs().Flags&net.FlagUp != 0; !up {
+		t.Error("the device is down")
+	}
+	routes, err := netlink.RouteList(link, netlink.FAMILY_V4)
+	if err != nil || len(routes) != 1 {
+		t.Errorf("routes %v, %v", routes, err)
+	}
+	if err := next.Clean(); err != nil {
+		t.Fatal(err)
+	}
+	if got := devices(t); !slices.Equal(got, []string{renamed(kept)}) {
+		t.Errorf("devices %q, want only %s", got, renamed(kept))
+	}
+	fresh, err := next.Take()
+	if err != nil || !strings.HasPrefix(fresh.Name, "wvold12") {
+		t.Errorf("a new network: %+v, %v", fresh, err)
+	}
+	for _, name := range []string{kept.Name, fresh.Name} {
+		if err := next.Release(name); err != nil {
+			t.Error(err)
+		}
+	}
+	if files, err := os.ReadDir(cfg.Dir); err != nil || len(files) != 0 || len(devices(t)) != 0 {
+		t.Errorf("left: %v, %q, %v", files, devices(t), err)
+	}
+}
+
 func TestAddressesAreUsedOnce(t *testing.T) {
 	p, _ := pool(t, func(c *Config) { c.Addresses = netip.MustParsePrefix("10.46.128.8/29") })
 	seen := map[netip.Addr]bool{}

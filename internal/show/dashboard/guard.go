@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+
+	"wangell.loutres.me/internal/base/ownhost"
 )
 
 // Guard admits users with a random token, on an address of this machine. The token is in the URL that the program
@@ -55,7 +57,7 @@ func (g *Guard) url(token string) string {
 
 // ServeHTTP implements http.Handler.
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !ownHost(r.Host) {
+	if !ownhost.IsAddress(r.Host) {
 		plain(w, http.StatusMisdirectedRequest, "Wangell answers at an address of this machine or localhost, not at this "+
 			"name.")
 		return
@@ -104,18 +106,4 @@ func plain(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
 	http.Error(w, text, code)
-}
-
-// ownHost reports whether a Host header is an IP address or localhost. A name that an attacker has made an address of
-// this machine (DNS rebinding) is neither.
-func ownHost(hostport string) bool {
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = strings.Trim(hostport, "[]")
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	_, err = netip.ParseAddr(host)
-	return err == nil
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/base/ownhost"
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
@@ -279,7 +280,7 @@ func TestGuardLetsInOnlyWithTheToken(t *testing.T) {
 		}
 	}
 	for _, host := range []string{"localhost", "LOCALHOST:1", "127.0.0.1", "[::1]", "[::1]:80", "192.0.2.7:80"} {
-		if !ownHost(host) {
+		if !ownhost.IsAddress(host) {
 			t.Errorf("host %q is refused", host)
 		}
 	}
