@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -68,6 +69,8 @@ type rendered struct {
 	namespaces []corev1.Namespace
 	apis       []corev1.Service     // of the API for people
 	readers    []rbacv1.RoleBinding // of the cluster's authority of client certificates
+	admission  []admissionv1.ValidatingAdmissionPolicy
+	inForce    []admissionv1.ValidatingAdmissionPolicyBinding
 	metas      []metav1.ObjectMeta
 	kinds      []string
 }
@@ -253,6 +256,12 @@ func decode(t *testing.T, text string) *rendered {
 		case "apiextensions.k8s.io/v1/CustomResourceDefinition":
 			r.crds = append(r.crds, apiextensionsv1.CustomResourceDefinition{})
 			into(&r.crds[len(r.crds)-1])
+		case "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy":
+			r.admission = append(r.admission, admissionv1.ValidatingAdmissionPolicy{})
+			into(&r.admission[len(r.admission)-1])
+		case "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding":
+			r.inForce = append(r.inForce, admissionv1.ValidatingAdmissionPolicyBinding{})
+			into(&r.inForce[len(r.inForce)-1])
 		case "v1/Namespace":
 			r.namespaces = append(r.namespaces, corev1.Namespace{})
 			into(&r.namespaces[len(r.namespaces)-1])

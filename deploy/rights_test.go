@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -250,6 +251,28 @@ func TestBindingsResolve(t *testing.T) {
 				t.Errorf("%s: binding %+v", name, b)
 			}
 		}
+	}
+}
+
+// Whoever writes a service is asked for the rights of its pods, unless an administrator switches that off, and a policy
+// that cannot be evaluated refuses.
+func TestAuthorsOfServicesNeedRights(t *testing.T) {
+	for name, r := range variants(t) {
+		if len(r.admission) != 1 || len(r.inForce) != 1 || r.inForce[0].Spec.PolicyName != r.admission[0].Name {
+			t.Fatalf("%s: policies %+v, bindings %+v", name, r.admission, r.inForce)
+		}
+		policy, binding := r.admission[0].Spec, r.inForce[0].Spec
+		if *policy.FailurePolicy != admissionv1.Fail || len(policy.MatchConditions) != 0 || binding.MatchResources != nil ||
+			!slices.Equal(binding.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
+			t.Errorf("%s: %+v, bound by %+v", name, policy, binding)
+		}
+	}
+	if off := render(t, "--set", "admission.enabled=false"); len(off.admission)+len(off.inForce) != 0 {
+		t.Error("the policy cannot be switched off")
+	}
+	all, fewer := render(t), render(t, "--set", "admission.references=false")
+	if a, b := len(all.admission[0].Spec.Validations), len(fewer.admission[0].Spec.Validations); a <= b || b != 2 {
+		t.Errorf("%d rules, and %d without references", a, b)
 	}
 }
 

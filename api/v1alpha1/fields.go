@@ -158,6 +158,11 @@ func SchemaText(text string) string {
 		"$namesInTemplate", strings.Join(inPod[:last], ", ")+" and "+inPod[last]).Replace(text)
 }
 
+// PodFields returns the names in the document of the fields of a spec that say what its pods are.
+func PodFields() []string {
+	return namesWith(makesPod|ofContainer|inTemplate, "")
+}
+
 // namesWith returns the names in the document of the fields with a use, but for one.
 func namesWith(u use, except string) (names []string) {
 	for _, f := range specFields {

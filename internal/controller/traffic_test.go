@@ -3,12 +3,14 @@
 package controller
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/sources"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -119,4 +121,64 @@ func TestServiceWithTrafficHasNoPods(t *testing.T) {
 	w.apply(newService("shop", requests), v1, v2)
 	w.until("the daemon knows that it has pods", func() bool { return entry().Requests.Traffic.Empty() })
 	w.warm("shop")
+}
+
+// Clients come to a revision by a service with traffic only if the revision lets them in as well: by its allowFrom and
+// by its policy, whichever of the services comes or changes.
+func TestTrafficDoesNotLeadAroundTheRestrictionsOfRevisions(t *testing.T) {
+	w := newWorld(t, nil)
+	revision := func(name string, from ...string) *v1alpha1.WangellService {
+		return newService(name, func(s *v1alpha1.WangellServiceSpec) {
+			s.Balancing, s.AllowFrom = &v1alpha1.Balancing{Level: v1alpha1.LevelRequest}, from
+		})
+	}
+	shop := newService("shop", splitting(90))
+	w.apply(revision("v1"), revision("v2"), shop)
+	rules := func() (text string) {
+		shop := w.vip("shop")
+		w.d.set(func(d *fakeDaemon) {
+			s, ok := d.table[shop]
+			switch sources, _ := s.Sources.MarshalText(); {
+			case !ok:
+				text = "unknown"
+			case s.Flags&wire.FlagSources == 0:
+				text = "all"
+			default:
+				text = string(sources)
+			}
+		})
+		return text
+	}
+	until := func(what, want string) {
+		t.Helper()
+		w.until(what+": "+want, func() bool { return rules() == want })
+	}
+	until("nothing is restricted", "all")
+	v1 := revision("v1", "10.0.0.0/8", "192.0.2.0/24")
+	w.apply(v1, revision("v2"), shop)
+	until("one revision", "+10.0.0.0/8 +192.0.2.0/24")
+	v2 := revision("v2", "192.0.2.0/25", "198.51.100.0/24")
+	w.apply(v1, v2, shop)
+	until("both revisions", "+192.0.2.0/25")
+	policy := sources.Of(netip.MustParsePrefix("192.0.2.0/26"))
+	if err := w.c.Restrict("default/v1", &policy); err != nil {
+		t.Fatal(err)
+	}
+	until("a policy of a revision", "+192.0.2.0/26")
+	if err := w.c.Restrict("default/v1", nil); err != nil {
+		t.Fatal(err)
+	}
+	until("no policy", "+192.0.2.0/25")
+	own := newService("shop", splitting(90), func(s *v1alpha1.WangellServiceSpec) {
+		s.AllowFrom = []string{"192.0.2.0/30"}
+	})
+	w.apply(v1, v2, own)
+	until("the service itself", "+192.0.2.0/30")
+	w.apply(v1, v2, shop)
+	w.apply(v2, shop)
+	until("a revision that is gone", "+192.0.2.0/25 +198.51.100.0/24")
+	w.apply(v1, v2, shop)
+	until("it is back", "+192.0.2.0/25")
+	w.apply(v1, v2, newService("shop"))
+	until("no traffic", "all")
 }

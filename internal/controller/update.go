@@ -12,6 +12,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
+	"wangell.loutres.me/internal/decide/sources"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -34,13 +35,16 @@ type catalog struct {
 	mu      sync.Mutex // also makes updates take turns
 	wanted  map[v1alpha1.Key]*wanted
 	holders map[netip.AddrPort]v1alpha1.Key
-	most    int // services that the gates have room for
-	synced  bool
-	closed  bool
+	// splitting are the services with spec.traffic.
+	splitting map[v1alpha1.Key]bool
+	most      int // services that the gates have room for
+	synced    bool
+	closed    bool
 }
 
 func newCatalog(most int) *catalog {
-	return &catalog{wanted: map[v1alpha1.Key]*wanted{}, holders: map[netip.AddrPort]v1alpha1.Key{}, most: most}
+	return &catalog{wanted: map[v1alpha1.Key]*wanted{}, holders: map[netip.AddrPort]v1alpha1.Key{},
+		splitting: map[v1alpha1.Key]bool{}, most: most}
 }
 
 // plan returns the changes that put some services and remove others. An error names the service that is not possible.
@@ -62,6 +66,10 @@ func (c *catalog) plan(put []Service, remove []v1alpha1.Key) (ch changes, err er
 			return ch, fmt.Errorf("service %s: given twice: remove one", w.key)
 		}
 		next[w.key] = w
+	}
+	c.passThrough(next, gone, &ch)
+	for _, s := range put {
+		w := next[v1alpha1.KeyOf(s.Spec)]
 		old := c.wanted[w.key]
 		if old != nil && old.equal(w) {
 			continue
@@ -84,6 +92,42 @@ func (c *catalog) plan(put []Service, remove []v1alpha1.Key) (ch changes, err er
 			ch.added[0].key, c.most, n)
 	}
 	return ch, c.checkAddresses(ch, next, gone)
+}
+
+// passThrough restricts services to the clients that all of their revisions let in: which revision gets a request is
+// decided after its connection. Services that are not put are among the changes if that changes theirs.
+func (c *catalog) passThrough(next map[v1alpha1.Key]*wanted, gone map[v1alpha1.Key]bool, ch *changes) {
+	through := func(w *wanted) (common *sources.Set) {
+		for _, r := range w.spec.Spec.Traffic {
+			key := v1alpha1.Key(w.spec.Namespace + "/" + r.Revision)
+			revision := next[key]
+			if revision == nil && !gone[key] {
+				revision = c.wanted[key]
+			}
+			if revision == nil {
+				continue
+			}
+			if allowed, restricted := revision.allowed(); restricted {
+				if common != nil {
+					allowed = allowed.Intersect(*common)
+				}
+				common = &allowed
+			}
+		}
+		return common
+	}
+	for _, w := range next {
+		w.through = through(w)
+	}
+	for key := range c.splitting {
+		if next[key] != nil || gone[key] {
+			continue
+		}
+		old := c.wanted[key]
+		if set := through(old); !sameSet(set, old.through) {
+			ch.changed = append(ch.changed, old.with(set))
+		}
+	}
 }
 
 // checkAddresses returns an error if a service of a plan would have the address and port of another one.
@@ -111,12 +155,16 @@ func (c *catalog) commit(ch changes) {
 	for _, k := range ch.removed {
 		delete(c.holders, c.wanted[k].addr)
 		delete(c.wanted, k)
+		delete(c.splitting, k)
 	}
 	for _, w := range ch.changed {
 		delete(c.holders, c.wanted[w.key].addr)
 	}
 	for _, w := range slices.Concat(ch.added, ch.changed) {
 		c.wanted[w.key], c.holders[w.addr] = w, w.key
+		if delete(c.splitting, w.key); w.splits() {
+			c.splitting[w.key] = true
+		}
 	}
 }
 

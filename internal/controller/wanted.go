@@ -52,10 +52,21 @@ type wanted struct {
 	announce bool
 	// permitted is Service.Policy.
 	permitted *sources.Set
-	digests   []v1alpha1.ImageDigest // Service.Digests
-	history   string                 // Service.History
+	// through are the sources that all revisions of spec.traffic let connect; nil if none of them restricts its clients.
+	through *sources.Set
+	digests []v1alpha1.ImageDigest // Service.Digests
+	history string                 // Service.History
 	// prepared is set once the runtime has the image.
 	prepared atomic.Bool
+}
+
+// with returns the wanted with another value of through.
+func (w *wanted) with(through *sources.Set) *wanted {
+	n := newWanted(Service{Spec: w.spec, Addr: w.addr.Addr(), Announce: w.announce, Policy: w.permitted,
+		Digests: w.digests, History: w.history})
+	n.through, n.hash = through, w.hash
+	n.prepared.Store(w.prepared.Load())
+	return n
 }
 
 // newWanted returns a wanted without its hash, which the caller sets if it keeps the wanted.
@@ -71,10 +82,14 @@ func newWanted(s Service) *wanted {
 
 // equal reports whether two versions of a service are the same.
 func (w *wanted) equal(o *wanted) bool {
-	samePolicy := w.permitted == nil && o.permitted == nil ||
-		w.permitted != nil && o.permitted != nil && w.permitted.Equal(*o.permitted)
-	return samePolicy && w.addr == o.addr && w.announce == o.announce &&
+	return sameSet(w.permitted, o.permitted) && sameSet(w.through, o.through) &&
+		w.addr == o.addr && w.announce == o.announce &&
 		equality.Semantic.DeepEqual(w.spec.Spec, o.spec.Spec)
+}
+
+// sameSet reports whether two sets, which may be missing, are the same.
+func sameSet(a, b *sources.Set) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Equal(*b)
 }
 
 // sameImage reports whether the image prepared for an older version suffices for this one.
@@ -117,8 +132,10 @@ func (w *wanted) allowed() (allowed sources.Set, restricted bool) {
 	if networks, listed := w.spec.Spec.AllowedNetworks(); listed {
 		allowed, restricted = sources.Of(networks...), true
 	}
-	if w.permitted != nil {
-		allowed, restricted = allowed.Intersect(*w.permitted), true
+	for _, set := range []*sources.Set{w.permitted, w.through} {
+		if set != nil {
+			allowed, restricted = allowed.Intersect(*set), true
+		}
 	}
 	return allowed, restricted
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,12 +18,13 @@ import (
 	"time"
 )
 
-// modules returns everything that clusters need, in the order in which it is built.
-func modules() []module {
-	kubernetes := module{name: "kubernetes", ldflags: "-X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
-		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34" +
-		" -X k8s.io/component-base/version.gitTreeState=clean -X k8s.io/client-go/pkg/version.gitVersion=" +
-		kubernetesVersion,
+// modules returns everything that clusters with a version of Kubernetes need, in the order in which it is built.
+func modules(version string) []module {
+	minor := strings.Split(version, ".")[1]
+	kubernetes := module{name: kubernetesModule(version),
+		ldflags: "-X k8s.io/component-base/version.gitVersion=" + version +
+			" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=" + minor +
+			" -X k8s.io/component-base/version.gitTreeState=clean -X k8s.io/client-go/pkg/version.gitVersion=" + version,
 		programs: map[string]string{"go.etcd.io/etcd/server/v3": "etcd"}}
 	for _, p := range []string{
 		"kube-apiserver", "kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubectl",
@@ -64,14 +66,15 @@ func findSource() (string, error) {
 }
 
 // binDir returns the folder for programs that are built from the current sources. Its name has a hash of everything
-// that they are built from.
-func binDir(source string) (string, error) {
+// that they are built from. Other versions of Kubernetes are in a folder of their own, because tests take the newest
+// program below the folder cluster.
+func binDir(source, version string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("cache folder: %w", err)
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, tags, modules())
+	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, tags, modules(version))
 	var files []string
 	for _, pattern := range []string{"modules/*/go.mod", "modules/*/*.go", "pause/pause.c"} {
 		found, err := filepath.Glob(filepath.Join(source, pattern))
@@ -81,7 +84,11 @@ func binDir(source string) (string, error) {
 		files = append(files, found...)
 	}
 	// Its programs have a folder of their own, so that a change of it builds nothing else again.
-	files = slices.DeleteFunc(files, func(f string) bool { return f == ciliumGoMod(source) })
+	files = slices.DeleteFunc(files, func(f string) bool {
+		name := filepath.Base(filepath.Dir(f))
+		other := strings.HasPrefix(name, "kubernetes") && name != kubernetesModule(version)
+		return other || f == ciliumGoMod(source)
+	})
 	contents, err := readAll(files...)
 	if err != nil {
 		return "", err
@@ -89,14 +96,23 @@ func binDir(source string) (string, error) {
 	for _, b := range contents {
 		h.Write(b)
 	}
-	return filepath.Join(cache, "wangell", "cluster", kubernetesVersion+"-"+hex.EncodeToString(h.Sum(nil))[:12]), nil
+	folder := "cluster"
+	if version != kubernetesVersion {
+		folder = "cluster-versions"
+	}
+	return filepath.Join(cache, "wangell", folder, version+"-"+hex.EncodeToString(h.Sum(nil))[:12]), nil
 }
 
-// checkVersions fails if a go.mod requires another version than the constants.
-func checkVersions(source string) error {
+// checkVersions fails if a go.mod requires another version than the constants, or there is none of a version of
+// Kubernetes.
+func checkVersions(source, kubernetes string) error {
+	if etcdOf(kubernetes) == "" {
+		return fmt.Errorf("--kubernetes %s: want %s or one of %s", kubernetes, kubernetesVersion,
+			strings.Join(slices.Sorted(maps.Keys(otherEtcds)), ", "))
+	}
 	for _, want := range []struct{ module, line string }{
-		{"kubernetes", "k8s.io/kubernetes " + kubernetesVersion},
-		{"kubernetes", "go.etcd.io/etcd/server/v3 " + etcdVersion},
+		{kubernetesModule(kubernetes), "k8s.io/kubernetes " + kubernetes},
+		{kubernetesModule(kubernetes), "go.etcd.io/etcd/server/v3 " + etcdOf(kubernetes)},
 		{"containerd", "github.com/containerd/containerd/v2 " + containerdVersion},
 		{"coredns", "github.com/coredns/coredns " + corednsVersion},
 		{"cni", "github.com/containernetworking/plugins " + cniVersion},
@@ -116,9 +132,10 @@ func checkVersions(source string) error {
 	return nil
 }
 
-// build builds the programs that a cluster with a pod network needs and that the folder lacks, and returns the folder.
-func build(ctx context.Context, source, cni string, out io.Writer) (string, error) {
-	bin, err := buildCommon(ctx, source, cni, out)
+// build builds the programs that a cluster with a version of Kubernetes and a pod network needs and that the folder
+// lacks, and returns the folder.
+func build(ctx context.Context, source, version, cni string, out io.Writer) (string, error) {
+	bin, err := buildCommon(ctx, source, version, cni, out)
 	if err == nil && cni == cniCilium {
 		err = buildCilium(ctx, source, bin, out)
 	}
@@ -126,11 +143,11 @@ func build(ctx context.Context, source, cni string, out io.Writer) (string, erro
 }
 
 // buildCommon builds all programs but Cilium's.
-func buildCommon(ctx context.Context, source, cni string, out io.Writer) (string, error) {
-	if err := checkVersions(source); err != nil {
+func buildCommon(ctx context.Context, source, version, cni string, out io.Writer) (string, error) {
+	if err := checkVersions(source, version); err != nil {
 		return "", err
 	}
-	bin, err := binDir(source)
+	bin, err := binDir(source, version)
 	if err != nil {
 		return "", err
 	}
@@ -146,7 +163,7 @@ func buildCommon(ctx context.Context, source, cni string, out io.Writer) (string
 	}
 	defer unlock()
 	begin, built := time.Now(), 0
-	for _, m := range modules() {
+	for _, m := range modules(version) {
 		if m.cni != "" && m.cni != cni {
 			continue
 		}

@@ -10,12 +10,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,10 +41,11 @@ type command struct {
 func commands() []command {
 	return []command{
 		{name: "build", help: "build the missing programs into the cache folder", run: runBuild,
-			flags: func(fs *flag.FlagSet, o *options) { cniFlag(fs, o) }},
+			flags: func(fs *flag.FlagSet, o *options) { kubernetesFlag(fs, o); cniFlag(fs, o) }},
 		{name: "up", help: "build missing programs, start a cluster, and wait until it works", run: runUp,
 			flags: func(fs *flag.FlagSet, o *options) {
 				fs.IntVar(&o.nodes, "nodes", 1, fmt.Sprintf("number of nodes, 1 to %d", maxNodes))
+				kubernetesFlag(fs, o)
 				cniFlag(fs, o)
 				fs.StringVar(&o.proxyMode, "proxy-mode", "iptables", "kube-proxy's mode: iptables or nftables")
 				fs.StringVar(&o.snapshotter, "snapshotter", defaultSnapshotter,
@@ -149,6 +152,11 @@ func run(args []string) error {
 	return fmt.Errorf("no command %q", args[0])
 }
 
+func kubernetesFlag(fs *flag.FlagSet, o *options) {
+	fs.StringVar(&o.kubernetes, "kubernetes", kubernetesVersion, "version of Kubernetes: "+kubernetesVersion+" or one of "+
+		strings.Join(slices.Sorted(maps.Keys(otherEtcds)), ", "))
+}
+
 func cniFlag(fs *flag.FlagSet, o *options) {
 	fs.StringVar(&o.cni, "cni", cniBridge, "pod network: bridge (plain routes between nodes), flannel or cilium (vxlan)")
 }
@@ -158,7 +166,7 @@ func runBuild(ctx context.Context, o *options, _ []string) error {
 	if err != nil {
 		return err
 	}
-	bin, err := build(ctx, source, o.cni, os.Stdout)
+	bin, err := build(ctx, source, o.kubernetes, o.cni, os.Stdout)
 	if err != nil {
 		return err
 	}
@@ -174,7 +182,7 @@ func runUp(ctx context.Context, o *options, _ []string) error {
 	if o.nodeGrace < time.Second {
 		return fmt.Errorf("--node-grace %s: at least 1s", o.nodeGrace)
 	}
-	p.NodeGrace = o.nodeGrace
+	p.NodeGrace, p.Kubernetes = o.nodeGrace, o.kubernetes
 	switch o.snapshotter {
 	case defaultSnapshotter:
 	case erofs.Snapshotter:
@@ -188,7 +196,7 @@ func runUp(ctx context.Context, o *options, _ []string) error {
 	if err != nil {
 		return err
 	}
-	bin, err := build(ctx, source, o.cni, os.Stdout)
+	bin, err := build(ctx, source, o.kubernetes, o.cni, os.Stdout)
 	if err != nil {
 		return err
 	}

@@ -8,10 +8,10 @@ const defaultName = "wangell"
 
 // options are the flags of all commands.
 type options struct {
-	name, dir, cni, proxyMode, node, snapshotter string
-	nodes                                        int
-	client, control, keepLogs                    bool
-	timeout, nodeGrace                           time.Duration
+	name, dir, kubernetes, cni, proxyMode, node, snapshotter string
+	nodes                                                    int
+	client, control, keepLogs                                bool
+	timeout, nodeGrace                                       time.Duration
 }
 
 func (o *options) folder() string {

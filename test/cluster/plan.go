@@ -43,6 +43,8 @@ type plan struct {
 	Dir       string
 	CNI       string // cniBridge, cniFlannel or cniCilium
 	ProxyMode string // iptables or nftables
+	// Kubernetes is its version, v1.34.4 for example.
+	Kubernetes string
 	// Erofs is set if images are kept by the snapshotter erofs.
 	Erofs erofs.Maker
 	// NodeGrace is the time without a renewed lease after which a node counts as dead.
@@ -91,7 +93,8 @@ func newPlan(name, dir, cni, proxyMode string, nodes int) (plan, error) {
 	second := byte(200 + h.Sum32()%slots)
 	at := func(third, fourth byte) netip.Addr { return netip.AddrFrom4([4]byte{10, second, third, fourth}) }
 	p = plan{
-		Name: name, Dir: dir, CNI: cni, ProxyMode: proxyMode, NodeGrace: nodeGrace,
+		Name: name, Dir: dir, CNI: cni, ProxyMode: proxyMode, Kubernetes: kubernetesVersion,
+		NodeGrace: nodeGrace,
 		LAN:       netip.PrefixFrom(at(0, 0), 22),
 		VIPs:      netip.PrefixFrom(at(2, 0), 24),
 		Pods:      netip.PrefixFrom(at(64, 0), 18),

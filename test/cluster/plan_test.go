@@ -3,7 +3,9 @@
 package main
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -67,7 +69,9 @@ func TestPlanRefuses(t *testing.T) {
 }
 
 func TestVersionsAreThoseOfTheModules(t *testing.T) {
-	if err := checkVersions("."); err != nil {
-		t.Error(err)
+	for _, version := range append(slices.Collect(maps.Keys(otherEtcds)), kubernetesVersion) {
+		if err := checkVersions(".", version); err != nil {
+			t.Error(err)
+		}
 	}
 }

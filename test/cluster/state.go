@@ -30,7 +30,7 @@ func newState(p plan, bin string) *state {
 		Client: clusterfile.Host{NetnsPath: p.netnsPath("client"), IP: p.ClientIP.String(), Interface: nodeInterface},
 		ControlPlane: clusterfile.Host{NetnsPath: p.netnsPath(controlMachine), IP: p.ControlIP.String(),
 			Interface: nodeInterface},
-		Versions: map[string]string{"kubernetes": kubernetesVersion, "etcd": etcdVersion, "containerd": containerdVersion,
+		Versions: map[string]string{"kubernetes": p.Kubernetes, "etcd": etcdOf(p.Kubernetes), "containerd": containerdVersion,
 			"coredns": corednsVersion, "cni-plugins": cniVersion, "flannel": flannelVersion, "cilium": ciliumVersion},
 	}}
 	for _, n := range p.Nodes {
@@ -44,6 +44,7 @@ func newState(p plan, bin string) *state {
 // plan computes the plan of a running cluster again.
 func (s *state) plan() (plan, error) {
 	p, err := newPlan(s.Name, s.Dir, s.CNI, s.ProxyMode, len(s.Nodes))
+	p.Kubernetes = s.Versions["kubernetes"]
 	p.Erofs = erofs.Maker{File: s.MkfsErofs, Version: s.MkfsErofsVersion}
 	return p, err
 }

@@ -68,6 +68,9 @@ func (r *reconciler) ensureSpec(ctx context.Context, key v1alpha1.Key, s *v1alph
 	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s), Digests: s.Status.ImageDigests,
 		History: s.Status.UseHistory})
 	out.verdict = r.Verdict(key)
+	if out.through, err = r.limitsOf(ctx, s); err != nil {
+		return out, err
+	}
 	switch {
 	case errors.Is(out.put, controller.ErrClosed):
 		return out, out.put

@@ -157,7 +157,7 @@ func (l *leader) lead(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.controller, e.judged = c, l.changed.add
+	e.controller, e.judged = c, func(keys ...v1alpha1.Key) { l.changed.add(l.r.withRouted(keys)...) }
 	workers.Go(e.run)
 	used, err := newClaims(ctx, l.client, l.cfg.Namespace, l.log, l.changed.add)
 	if err != nil {

@@ -28,6 +28,8 @@ type outcome struct {
 	deploy  *appsv1.Deployment
 	put     error          // the controller refused the service
 	verdict netpol.Verdict // of NetworkPolicies
+	// through are the services of spec.traffic, which restrict clients as well.
+	through []limits
 	// revisions describes what is wrong with the services that get the requests; empty if nothing is, or if the
 	// service has pods.
 	revisions string

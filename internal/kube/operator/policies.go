@@ -159,11 +159,15 @@ func (e *enforcer) put(key v1alpha1.Key, s controller.Service) error {
 		verdict, known = e.judge(target)
 	}
 	s.Policy = policyOf(verdict)
-	err := e.controller.Put(s)
-	if err == nil {
-		e.targets[key], e.verdicts[key] = target, verdict
+	if err := e.controller.Put(s); err != nil {
+		return err
 	}
-	return err
+	was := e.verdicts[key]
+	e.targets[key], e.verdicts[key] = target, verdict
+	if !verdict.Equal(&was) {
+		e.judged(key) // services that route requests to it have its restrictions
+	}
+	return nil
 }
 
 // forget removes a service.

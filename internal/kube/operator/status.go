@@ -177,7 +177,8 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	}
 	all := []metav1.Condition{
 		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
-		scheduledCondition(trouble), stalledCondition(out, o.lost, st, trouble), restrictedCondition(&s.Spec, out.verdict),
+		scheduledCondition(trouble), stalledCondition(out, o.lost, st, trouble),
+		restrictedCondition(&s.Spec, out.verdict, out.through...),
 		pressureCondition(o.pressure), writerCondition(out), imageCondition(o),
 	}
 	if s.Spec.FreezeAfter() > 0 {

@@ -40,6 +40,16 @@ func (r *reconciler) noteTraffic(key v1alpha1.Key, s *v1alpha1.WangellService) {
 	}
 }
 
+// withRouted returns services and those that route requests to them.
+func (r *reconciler) withRouted(keys []v1alpha1.Key) []v1alpha1.Key {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, key := range keys {
+		keys = append(keys, r.traffics.to(key)...)
+	}
+	return keys
+}
+
 // isRouted reports whether other services route requests to one.
 func (r *reconciler) isRouted(key v1alpha1.Key) bool {
 	r.mu.Lock()

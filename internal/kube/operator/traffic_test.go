@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -83,4 +84,39 @@ func TestTrafficGoesToOtherServices(t *testing.T) {
 	if s, known := w.d.has(shop); !known || s.Flags&wire.FlagRequests == 0 {
 		t.Errorf("the service is not served any more: %+v", s)
 	}
+}
+
+// A tenant who may not change the policy of a revision does not get around it by a service of their own with traffic.
+func TestTrafficTakesOverThePoliciesOfRevisions(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Requests = true })
+	w.run()
+	w.apply("v1", func(s *v1alpha1.WangellServiceSpec) {
+		s.Balancing = &v1alpha1.Balancing{Level: v1alpha1.LevelRequest}
+		s.AllowFrom = []string{"10.0.0.0/8", "192.0.2.0/24"}
+	})
+	w.apply("around", func(s *v1alpha1.WangellServiceSpec) {
+		s.Image, s.TargetPort, s.Traffic = "", 0, []v1alpha1.Revision{{Revision: "v1", Percent: 100}}
+	})
+	w.untilRules("around", "+10.0.0.0/8 +192.0.2.0/24")
+	const byList = "spec.allowFrom of revision v1"
+	if m := w.condition("around", v1alpha1.ConditionRestricted, metav1.ConditionTrue, "AllowFrom"); !contains(m, byList) {
+		t.Errorf("message %q", m)
+	}
+	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "only-v1"}}
+	p.Spec.PodSelector.MatchLabels = map[string]string{v1alpha1.LabelService: "v1"}
+	p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{
+		{IPBlock: &networkingv1.IPBlock{CIDR: "192.0.2.128/25"}}}}}
+	w.create(p)
+	w.untilRules("around", "+192.0.2.128/25")
+	const both = byList + " and NetworkPolicies only-v1 of revision v1"
+	m := w.condition("around", v1alpha1.ConditionRestricted, metav1.ConditionTrue, "NetworkPolicy")
+	if !contains(m, both) {
+		t.Errorf("message %q", m)
+	}
+	if err := w.client.Delete(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	w.change("v1", func(s *v1alpha1.WangellServiceSpec) { s.AllowFrom = nil })
+	w.untilRules("around", "all")
+	w.condition("around", v1alpha1.ConditionRestricted, metav1.ConditionFalse, "Open")
 }
