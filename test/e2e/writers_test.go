@@ -68,6 +68,7 @@ func TestPostgresIsNeverRunTwice(t *testing.T) {
 	w.start(t)
 	w.pgMust(t, "writer", "create table acks (client int, n int, primary key (client, n))")
 	clients := postgres.StartCommitters(w.Client(), w.address(t, "writer"), 4)
+	e2e.Eventually(t, "a commit of each client", func() (bool, string) { return clients.Begun(), clients.Told() })
 	faults := map[string]int{}
 	rounds := 0
 	for end := time.Now().Add(length); time.Now().Before(end) && w.conflict() == "" && clients.Wrong() == nil; rounds++ {

@@ -39,6 +39,7 @@ func testPostgres(t *testing.T) {
 	length := writersTime(t)
 	w := startWriters(t)
 	clients := postgres.StartCommitters(lab.client, w.addr, 4)
+	e2e.Eventually(t, "a commit of each client", func() (bool, string) { return clients.Begun(), clients.Told() })
 	faults, servers := map[string]int{}, map[string]bool{w.server(t, ""): true}
 	round := func(f writerFault) {
 		t.Helper()

@@ -48,6 +48,8 @@ type child struct {
 	ready func()
 	// started is called with the PID of each process; may be nil.
 	started func(pid int)
+	// exited is called after the end of each process that had started, before the next one starts; may be nil.
+	exited func()
 }
 
 // keep starts the process, and again whenever it exits, until ctx is cancelled; then it stops the process and
@@ -70,7 +72,12 @@ func (c child) keep(ctx context.Context) error {
 	}
 	s := process.Supervisor{
 		Start: c.start, FirstPause: firstPause, LongestPause: longestPause, Stable: longestPause,
-		Exited: func(p *process.Process, pause time.Duration) { restart(p.Err(), pause) },
+		Exited: func(p *process.Process, pause time.Duration) {
+			restart(p.Err(), pause)
+			if c.exited != nil {
+				c.exited()
+			}
+		},
 		Failed: restart,
 	}
 	s.Run(ctx, p)

@@ -120,7 +120,13 @@ func (u *up) newDaemon(name, server string) *daemon {
 		// Reading many manifests took memory that sleeping services do not need.
 		debug.FreeOSMemory()
 	}
-	d.child = child{name: "daemon", path: selfExe, args: args, log: u.Log, ready: func() { d.once.Do(ready) }}
+	exited := func() {
+		if err := u.runtime.EndOrphans(); err != nil {
+			u.Log.Warn("probes of the daemon that has exited may delay the end of their pods", "error", err)
+		}
+	}
+	d.child = child{name: "daemon", path: selfExe, args: args, log: u.Log, ready: func() { d.once.Do(ready) },
+		exited: exited}
 	return d
 }
 

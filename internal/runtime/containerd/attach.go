@@ -80,6 +80,11 @@ func Attach(ctx context.Context, c *client.Client, dir, pod string, command Comm
 	if command.TTY && command.Size != (Size{}) {
 		process.ConsoleSize = &specs.Box{Height: uint(command.Size.Height), Width: uint(command.Size.Width)}
 	}
+	folder, err := openPipes(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer folder.close()
 	out, stderr := &progress{w: command.Stdout, failed: fail}, &progress{w: command.Stderr, failed: fail}
 	stdin := &eofReader{r: command.Stdin, ended: make(chan struct{})}
 	streams := cio.WithStreams(stdin, out, stderr)
@@ -89,7 +94,7 @@ func Attach(ctx context.Context, c *client.Client, dir, pod string, command Comm
 	case command.TTY:
 		streams = cio.WithStreams(stdin, out, nil)
 	}
-	options := []cio.Opt{streams, cio.WithFIFODir(dir)}
+	options := []cio.Opt{streams, cio.WithFIFODir(folder.path)}
 	if command.TTY {
 		options = append(options, cio.WithTerminal)
 	}

@@ -9,10 +9,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +21,6 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/node/readiness"
 )
@@ -69,12 +67,17 @@ func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (c
 	if err != nil {
 		return 0, nil, err
 	}
+	folder, err := openPipes(e.dir)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer folder.close()
 	process.Args, process.Terminal = command, false
 	out := &head{}
 	beyond, cancel := outlast(ctx, execPatience)
 	defer cancel()
 	p, err := task.Exec(beyond, execID("probe-"), process,
-		cio.NewCreator(cio.WithStreams(nil, out, out), cio.WithFIFODir(e.dir)))
+		cio.NewCreator(cio.WithStreams(nil, out, out), cio.WithFIFODir(folder.path)))
 	if err != nil {
 		return 0, nil, native(err)
 	}
@@ -200,9 +203,6 @@ const (
 	hangupLimit = time.Minute
 )
 
-// PipesDir is the folder of the pipes of commands in pods, in the run folder dir.
-func PipesDir(dir string) string { return filepath.Join(dir, "exec") }
-
 // commandPrefix begins the IDs of commands of Attach.
 const commandPrefix = "exec-"
 
@@ -234,6 +234,42 @@ func (r *Runtime) EndCommand(k v1alpha1.Key, id string) error {
 		return fmt.Errorf("service %s: end command: %w", k, err)
 	}
 	return nil
+}
+
+// EndOrphans ends the commands in pods whose callers were killed, such as probes of a daemon or a wangell exec, as
+// EndCommand does. It returns once their pods can be stopped; the commands end in the background.
+func (r *Runtime) EndOrphans() error {
+	found, err := findOrphans(PipesDir(r.cfg.RunDir))
+	r.endOrphans(found)
+	return err
+}
+
+// endOrphans ends commands in the background.
+func (r *Runtime) endOrphans(found []orphan) {
+	for _, o := range found {
+		r.tasks.Go(func() {
+			ctx, cancel := context.WithTimeout(r.ctx, hangupLimit)
+			defer cancel()
+			var errs []error
+			for _, pod := range r.allPods() {
+				for _, container := range r.containersOf(pod) {
+					errs = append(errs, endCommand(ctx, r.client, container, o.id))
+				}
+			}
+			errs = append(errs, o.pipes.remove())
+			o.folder.close()
+			if err := errors.Join(errs...); err != nil {
+				r.cfg.Log.Warn("cannot end a command whose caller was killed", "command", o.id, "error", err)
+			}
+		})
+	}
+}
+
+// allPods returns the IDs of all pods.
+func (r *Runtime) allPods() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.pods))
 }
 
 // podsOf returns the IDs of the pods of a service.
@@ -281,50 +317,6 @@ func tryEndCommand(ctx context.Context, c *client.Client, container, id string) 
 	}
 	_, err = service.DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: container, ExecID: id})
 	return err
-}
-
-// pipes are the output pipes of a command whose caller is gone. The shim waits for a reader of its output before it
-// reports the PID of a command that starts, and without one the command could not be ended.
-type pipes struct {
-	dirs []string
-	open []*os.File
-}
-
-// inheritPipes begins to read and forget the output of a command. It finds no pipes if its caller has removed them.
-func inheritPipes(dir, id string) (*pipes, error) {
-	p := &pipes{}
-	for _, stream := range []string{"stdout", "stderr"} {
-		files, err := filepath.Glob(filepath.Join(dir, "*", id+"-"+stream))
-		if err != nil {
-			return nil, err
-		}
-		for _, file := range files {
-			p.dirs = append(p.dirs, filepath.Dir(file))
-			// With O_RDWR, this call does not wait for a writer, and the shim does not wait for a reader.
-			f, err := os.OpenFile(file, os.O_RDWR|unix.O_NONBLOCK, 0)
-			if errors.Is(err, os.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return nil, errors.Join(err, p.remove())
-			}
-			p.open = append(p.open, f)
-			go func() { _, _ = io.Copy(io.Discard, f) }() // until remove closes it
-		}
-	}
-	return p, nil
-}
-
-// remove closes the pipes and removes their folder.
-func (p *pipes) remove() error {
-	var errs []error
-	for _, f := range p.open {
-		errs = append(errs, f.Close())
-	}
-	for _, dir := range p.dirs {
-		errs = append(errs, os.RemoveAll(dir))
-	}
-	return errors.Join(errs...)
 }
 
 // CommandError is the error of a command that its container cannot run.

@@ -102,7 +102,8 @@ func TestExecHasTheRightsOfThePodAndLeavesNothing(t *testing.T) {
 // caller is what a process that has attached to a command has of it, until it is killed.
 type caller struct {
 	client.Process
-	pipes *cio.DirectIO
+	pipes  *cio.DirectIO
+	folder *pipesFolder
 }
 
 // call prepares a command in a pod.
@@ -114,7 +115,10 @@ func call(t *testing.T, r *Runtime, pod, id string, tty bool, args ...string) (c
 	}
 	process.Args, process.Terminal = args, tty
 	c.Process, err = task.Exec(t.Context(), id, process, func(id string) (cio.IO, error) {
-		fifos, err := cio.NewFIFOSetInDir(PipesDir(r.cfg.RunDir), id, tty)
+		if c.folder, err = openPipes(PipesDir(r.cfg.RunDir)); err != nil {
+			return nil, err
+		}
+		fifos, err := cio.NewFIFOSetInDir(c.folder.path, id, tty)
 		if err != nil {
 			return nil, err
 		}
@@ -140,6 +144,7 @@ func (c caller) begin(t *testing.T) {
 
 // die closes what the kernel closes for a process that is killed.
 func (c caller) die() {
+	c.folder.lock.Close()
 	for _, pipe := range []interface{ Close() error }{c.pipes.Stdin, c.pipes.Stdout, c.pipes.Stderr} {
 		if pipe != nil {
 			_ = pipe.Close()
@@ -252,5 +257,56 @@ func TestCommandThatCannotBeRunIsToldFromOtherFaults(t *testing.T) {
 		if err := errors.New(text); commandError(err) != err { //nolint:errorlint // the same one
 			t.Errorf("%s: %+v", text, commandError(err))
 		}
+	}
+}
+
+// A shim that starts a command without a reader of its output does nothing else in its container for 30 seconds.
+func TestPodsOfKilledCallersAreStoppedAtOnce(t *testing.T) {
+	r := startWithProbe(t, unready(t))
+	p, err := r.Start(t.Context(), runtimetest.Service("orphan"), runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := runtimetest.Look(t, p).Args[0]
+	alone := len(cgroupPids(t, p.Cgroup))
+	alive := call(t, r, p.ID, execID("probe-"), false, program, "run", "hang") // its caller is not touched
+	c := call(t, r, p.ID, execID("probe-"), false, program, "run", "hang")
+	c.die()
+	started := make(chan error, 1)
+	go func() { started <- c.Start(t.Context()) }()
+	for len(cgroupPids(t, p.Cgroup)) == alone { // until runc has started it
+		time.Sleep(time.Millisecond)
+	}
+	if err := r.EndOrphans(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-started; err != nil { // the shim waits no longer
+		t.Errorf("the start: %v", err)
+	}
+	for len(cgroupPids(t, p.Cgroup)) > alone { // until the orphan has ended
+		time.Sleep(time.Millisecond)
+	}
+	folders := func() int {
+		left, err := os.ReadDir(PipesDir(r.cfg.RunDir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(left)
+	}
+	for folders() > 1 { // until the orphan's is gone
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := os.Stat(alive.folder.path); err != nil {
+		t.Errorf("the folder of a caller that lives: %v", err)
+	}
+	alive.die()
+	if err := r.EndOrphans(); err != nil {
+		t.Fatal(err)
+	}
+	for folders() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := r.Stop(t.Context(), p.ID, time.Second); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -218,7 +218,14 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	r.prepared.init()
 	r.keeper.init()
 	r.findLazy(ctx)
-	if err := r.adopt(ctx); err != nil {
+	// Before pods are removed: a shim that waits for the reader of a command's output does not stop its container.
+	orphans, err := findOrphans(PipesDir(r.cfg.RunDir))
+	if err != nil {
+		r.cfg.Log.Warn("commands whose callers were killed may delay the end of their pods", "error", err)
+	}
+	err = r.adopt(ctx)
+	r.endOrphans(orphans)
+	if err != nil {
 		return err
 	}
 	if err := r.nets.Clean(); err != nil {

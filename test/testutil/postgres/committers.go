@@ -29,6 +29,7 @@ type Committers struct {
 	acked   [][]int // of each client, once it has ended
 
 	count, sessions atomic.Int64
+	begun           atomic.Int64 // clients that have a commit
 
 	mu       sync.Mutex
 	errs     map[string]int // errors that ended sessions, and how often
@@ -102,6 +103,9 @@ func (c *Committers) session(client int, n *int) error {
 		}
 		*acked = append(*acked, this)
 		c.count.Add(1)
+		if len(*acked) == 1 {
+			c.begun.Add(1)
+		}
 	}
 	return nil
 }
@@ -126,6 +130,9 @@ func class(err error) string {
 
 // Sessions returns the number of sessions so far.
 func (c *Committers) Sessions() int64 { return c.sessions.Load() }
+
+// Begun reports whether each client has had a commit acknowledged.
+func (c *Committers) Begun() bool { return c.begun.Load() == int64(len(c.acked)) }
 
 // Committed returns the number of commits that were acknowledged so far.
 func (c *Committers) Committed() int64 { return c.count.Load() }
