@@ -41,6 +41,7 @@ func TestDaemonHasNoRightsBeyondTheListed(t *testing.T) {
 		// Folders of the node, and whether they are writable.
 		want := map[string]bool{
 			"/sys/fs/bpf": true, "/run/wangell": true, "/run/netns": false, "/run/containerd": false,
+			"/var/log/pods": false,
 		}
 		if slices.Contains(c.Args, "--peers") {
 			want["/var/lib/wangell"], want["/etc/containerd/certs.d"] = true, true

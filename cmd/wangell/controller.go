@@ -79,6 +79,9 @@ without it; only a sleeping service has to wait.`,
 	f.StringVar(&c.config.Namespace, "namespace", "", "manage the services of this namespace only")
 	f.BoolVar(&c.config.StartThroughDeployment, "start-through-deployment", false,
 		"have the Deployment create the pods of a wake: slower, with fewer requests to the API server")
+	f.BoolVar(&c.config.LogsInMessages, "logs-in-messages", false,
+		"show the end of a crashed program's log in the status of its service and in Events,\n"+
+			"also to people who may not read logs")
 	f.BoolVar(&c.config.NodePorts, "node-ports", false,
 		"also give services a port of every node, for clients outside that have no route to service addresses")
 	f.BoolVar(&c.config.Lazy, "lazy", false, "the RuntimeClass "+v1alpha1.LazyRuntime+

@@ -121,6 +121,9 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 			"(they go back through the client's edge node, for networks that check sources)")
 	flags.StringVar(&c.CRI, "cri", "",
 		"cluster: endpoint of the container runtime, such as unix:///run/containerd/containerd.sock")
+	flags.StringVar(&c.PodLogs, "pod-logs", "",
+		"cluster: folder of the logs of the node's containers, such as /var/log/pods, with the same path as on the node;\n"+
+			"the end of a log is reported when its container ends (default: none is)")
 	flags.StringVar(&c.CgroupRoot, "cgroup-root", "",
 		"cluster: where the node's cgroups are mounted, in which pods are frozen (default: pods are not frozen)")
 	flags.StringVar(&c.LazySocket, "lazy-socket", "",

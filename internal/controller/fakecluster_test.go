@@ -28,6 +28,7 @@ type fakeCluster struct {
 	mu    sync.Mutex
 	next  []string // nodes of the next pods; without any, n1
 	saw   []runtime.PodReport
+	logs  []runtime.PodLog
 	nodes []string // of the last SetNodes
 	roll  bool
 	// inherited is what Inherited returns.
@@ -111,6 +112,12 @@ func (r *fakeCluster) ReportPod(s runtime.PodReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.saw = append(r.saw, s)
+}
+
+func (r *fakeCluster) ReportLog(l runtime.PodLog) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.logs = append(r.logs, l)
 }
 
 func (r *fakeCluster) SetNodes(names []string) {

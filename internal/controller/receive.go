@@ -59,6 +59,10 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		r.nodes.describeTags(from, m)
 	case *wire.PodReport:
 		r.podReport(from, m)
+	case *wire.PodLog:
+		if e.cluster != nil {
+			e.cluster.ReportLog(runtime.PodLog{PodID: m.UID, Container: m.Container, Node: from.Node, Text: m.Text})
+		}
 	case *wire.Wake:
 		r.wake(from, m)
 	case *wire.Listening:

@@ -49,10 +49,10 @@ func TestMain(m *testing.M) {
 
 // daemonConfig is the part of Config that a test passes to a daemon's process.
 type daemonConfig struct {
-	Server, Node, NodeAddr, RunDir, CRI string
-	Key                                 wire.Key
-	NoARP                               bool
-	Clean                               bool // run Clean, not Run
+	Server, Node, NodeAddr, RunDir, CRI, PodLogs string
+	Key                                          wire.Key
+	NoARP                                        bool
+	Clean                                        bool // run Clean, not Run
 }
 
 func daemonMain(text string) error {
@@ -72,7 +72,7 @@ func daemonMain(text string) error {
 	return Run(ctx, Config{
 		Server: c.Server, Keys: enrolment.KeysOf(c.Key, c.Node), Node: c.Node, NodeAddr: netip.MustParseAddr(c.NodeAddr),
 		EncapPort: 7947,
-		CRI:       c.CRI, RunDir: c.RunDir, NoARP: c.NoARP,
+		CRI:       c.CRI, PodLogs: c.PodLogs, RunDir: c.RunDir, NoARP: c.NoARP,
 		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")}, Interfaces: []string{"eth0"},
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("at", c.Node),
 	})
@@ -151,7 +151,7 @@ func newLAN(t *testing.T) *lan {
 		n := &testNode{cri: critest.New(t), config: daemonConfig{
 			Server: l.addr, Node: name, NodeAddr: addr, RunDir: t.TempDir(), Key: l.key,
 		}}
-		n.config.CRI = n.cri.Path
+		n.config.CRI, n.config.PodLogs = n.cri.Path, n.config.RunDir
 		n.cri.Start()
 		l.nodes[name] = n
 		l.startNode(name)
@@ -410,8 +410,16 @@ func TestServiceOnTwoNodesFromColdStartToTheDeathOfANode(t *testing.T) {
 	// The process ends and is restarted in place. Meanwhile the pod gets no flow.
 	l.forget()
 	srv.Close()
+	log := filepath.Join(l.nodes[home].config.PodLogs, "0.log")
+	if err := os.WriteFile(log, []byte("2026-05-01T10:00:00.1Z stderr F no configuration\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runtime.Log("c", log)
 	runtime.Become("c", critest.Exited, 1)
 	awaitFrom(l, home, func(m *wire.PodReport) bool { return m.Event == 4 && m.Code == 1 && m.Container == "main" })
+	awaitFrom(l, home, func(m *wire.PodLog) bool {
+		return m.UID == "uid-p" && m.Container == "main" && m.Text == "no configuration\n"
+	})
 	pod.State = wire.PodStarting
 	l.sendAll(&wire.Backends{Service: vip, Generation: 3, Pods: []wire.Backend{pod}})
 	answer = l.ask()

@@ -34,6 +34,9 @@ type Config struct {
 	EncapPort uint16
 	// CRI is the endpoint of the container runtime (internal/node/cri); if empty, the daemon does not observe pods there.
 	CRI string
+	// PodLogs is the folder below which kubelet keeps the logs of containers, by the same path as on the host; if empty,
+	// the ends of the logs of containers that have ended are not reported. It needs CRI.
+	PodLogs string
 	// Exec runs a command in a container of a pod for readinessProbes; see readiness.Prober. pod is the container
 	// runtime's ID of the pod. Optional with CRI, which provides it.
 	Exec func(ctx context.Context, pod, container string, command []string) (code int, output []byte, err error)

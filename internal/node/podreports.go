@@ -71,6 +71,7 @@ func (d *daemon) reportPod(r runtime.PodReport) {
 	d.reports.add(r, d.send)
 	if r.Event == runtime.PodContainerExited {
 		d.processExited(string(r.Pod.Service), r.Pod.Addr, r.Pod.Netns)
+		d.reportLog(r)
 	}
 }
 

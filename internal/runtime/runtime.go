@@ -98,6 +98,22 @@ type PodReport struct {
 	At              monotime.Time
 	// Code is the exit status of PodContainerExited; 128+n for signal n.
 	Code uint32
+	// LogPath is the path of the container's log on the pod's node, in PodContainerExited; empty if the container runtime
+	// keeps none.
+	LogPath string
+}
+
+// MaxPodLog is the size in bytes of a PodLog.
+const MaxPodLog = 16 << 10
+
+// PodLog is the end of what a container of a pod has written, as the daemon of its node has read it when the container
+// ended. It may come again, with more.
+type PodLog struct {
+	PodID, Container string
+	// Node is the node whose daemon has read it.
+	Node string
+	// Text is at most MaxPodLog bytes of whole lines; empty if the container has written nothing.
+	Text string
 }
 
 // Ending reports that a pod gets its stop signal.
@@ -129,6 +145,8 @@ type Cluster interface {
 	// Nothing but the node is to be believed of a report before the cluster itself has the pod on that node. ReportPod
 	// must not block.
 	ReportPod(PodReport)
+	// ReportLog keeps the end of a container's log, for Logs and for the Exit of the pod. It must not block.
+	ReportLog(PodLog)
 	// SetNodes sets the names of all nodes that have a daemon. A pod on another node cannot serve, and a Start does not
 	// wait for it. SetNodes must not block.
 	SetNodes(names []string)

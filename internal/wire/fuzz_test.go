@@ -81,6 +81,7 @@ func FuzzImagePulled(f *testing.F)  { fuzzMessage(f, TypeImagePulled) }
 
 func FuzzUnreadable(f *testing.F) { fuzzMessage(f, TypeUnreadable) }
 
+func FuzzPodLog(f *testing.F)  { fuzzMessage(f, TypePodLog) }
 func FuzzMirror(f *testing.F)  { fuzzMessage(f, TypeMirror) }
 func FuzzBlobs(f *testing.F)   { fuzzMessage(f, TypeBlobs) }
 func FuzzFreeze(f *testing.F)  { fuzzMessage(f, TypeFreeze) }

@@ -59,6 +59,8 @@ const (
 	TypeMemory Type = 42 // daemon → controller: its node, which has frozen pods, is short of memory
 
 	TypeRepositories Type = 43 // controller → daemon: the repositories of images that its node may need
+
+	TypePodLog Type = 46 // daemon → controller: the end of the log of a container that has ended
 )
 
 // String returns the type's name as docs/protocol spells it.
@@ -82,6 +84,7 @@ func (t Type) String() string {
 		TypeInspect: "INSPECT", TypeGateState: "GATE_STATE", TypeConnected: "CONNECTED",
 		TypeMemory:       "MEMORY",
 		TypeRepositories: "REPOSITORIES",
+		TypePodLog:       "POD_LOG",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -95,7 +98,7 @@ func (t Type) FromDaemon() bool {
 	case TypeWake, TypeListening, TypeUnready, TypeDeaf, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode,
 		TypePodReport, TypeUsage, TypeLoads, TypeTagReady, TypeDenied, TypeAlert, TypeImageReports,
 		TypeImagePulled, TypeMirror, TypeBlobs, TypeAnswers, TypeUnreadable, TypeFrozen, TypeCaller,
-		TypeGateState, TypeConnected, TypeMemory:
+		TypeGateState, TypeConnected, TypeMemory, TypePodLog:
 		return true
 	}
 	return false
@@ -218,6 +221,8 @@ func newMessage(t Type) body {
 		return &Memory{}
 	case TypeRepositories:
 		return &Repositories{}
+	case TypePodLog:
+		return &PodLog{}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -234,6 +235,34 @@ func (m *PodReport) decode(d *decoder) {
 }
 
 func (m *PodReport) times(f func(*monotime.Time)) { f(&m.At) }
+
+// MaxPodLog is the size in bytes of the text of a PodLog: runtime.MaxPodLog.
+const MaxPodLog = 16 << 10
+
+// PodLog is the end of what a container of a pod on the daemon's node has written, read when the container ended. It
+// may be sent again, with more.
+type PodLog struct {
+	UID       string // the pod's UID, at most 64 bytes
+	Container string // the container's name, at most 63 bytes
+	Text      string // at most MaxPodLog bytes; empty if the container has written nothing
+}
+
+// Type returns TypePodLog.
+func (*PodLog) Type() Type { return TypePodLog }
+
+func (m *PodLog) check() error {
+	if m.UID == "" {
+		return fmt.Errorf("a pod without UID")
+	}
+	return errors.Join(checkString("UID", m.UID, maxUID), checkString("container", m.Container, maxLabel),
+		checkString("log", m.Text, MaxPodLog))
+}
+
+func (m *PodLog) append(b []byte) []byte {
+	return appendName(appendText(appendText(b, m.UID), m.Container), m.Text)
+}
+
+func (m *PodLog) decode(d *decoder) { m.UID, m.Container, m.Text = d.text(), d.text(), d.name() }
 
 // appendFlag appends a byte of flags with one that is known.
 func appendFlag(b []byte, set bool, flag byte) []byte {

@@ -117,6 +117,9 @@ func (r *instant) Ending() <-chan runtime.Ending { return nil }
 // ReportPod implements runtime.Cluster.
 func (r *instant) ReportPod(runtime.PodReport) {}
 
+// ReportLog implements runtime.Cluster.
+func (r *instant) ReportLog(runtime.PodLog) {}
+
 // SetNodes implements runtime.Cluster.
 func (r *instant) SetNodes([]string) {}
 

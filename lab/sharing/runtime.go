@@ -48,6 +48,9 @@ func (podless) Ending() <-chan runtime.Ending { return nil }
 // ReportPod implements runtime.Cluster.
 func (podless) ReportPod(runtime.PodReport) {}
 
+// ReportLog implements runtime.Cluster.
+func (podless) ReportLog(runtime.PodLog) {}
+
 // SetNodes implements runtime.Cluster.
 func (podless) SetNodes([]string) {}
 

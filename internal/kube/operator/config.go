@@ -57,6 +57,9 @@ type Config struct {
 	Namespace string
 	// StartThroughDeployment leaves it to the Deployment to create the pods of a wake; see kube.Config.
 	StartThroughDeployment bool
+	// LogsInMessages puts the end of the log of a program that crashes into the status of its service and into Events;
+	// see kube.Config.
+	LogsInMessages bool
 	// NodePorts gives the Services of Wangell's own class a node port, so that clients outside reach them at any
 	// node.
 	NodePorts bool

@@ -206,8 +206,8 @@ func (l *leader) openRuntime(ctx context.Context) (*kube.Runtime, error) {
 	}
 	return kube.Open(ctx, kube.Config{
 		Client: l.client, Deployments: deployments, Namespace: l.cfg.Namespace,
-		ThroughDeployment: l.cfg.StartThroughDeployment, Log: l.log, Trouble: l.reportTrouble,
-		Reserved: func(k v1alpha1.Key) { l.changed.add(k) },
+		ThroughDeployment: l.cfg.StartThroughDeployment, LogsInMessages: l.cfg.LogsInMessages,
+		Log: l.log, Trouble: l.reportTrouble, Reserved: func(k v1alpha1.Key) { l.changed.add(k) },
 	})
 }
 

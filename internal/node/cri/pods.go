@@ -52,7 +52,7 @@ func (p *pods) networkReady(s *criv1.PodSandboxStatus, addr netip.Addr, netns st
 	p.mu.Lock()
 	p.known[s.Id] = b
 	p.mu.Unlock()
-	p.report(b, runtime.PodNetworkReady, "", s.CreatedAt, 0)
+	p.report(b, runtime.PodReport{Event: runtime.PodNetworkReady}, s.CreatedAt)
 }
 
 // sandboxes returns the runtime's IDs of the pods with these network namespaces, by namespace.
@@ -114,13 +114,15 @@ func (p *pods) containers(sandbox string, all []*criv1.ContainerStatus) {
 			b.lastReported[c.Id] = s
 			switch name := c.GetMetadata().GetName(); s {
 			case runtime.PodContainerCreated:
-				p.report(b, s, name, c.CreatedAt, 0)
+				p.report(b, runtime.PodReport{Event: s, Container: name}, c.CreatedAt)
 			case runtime.PodContainerStarted:
 				if c.StartedAt != 0 {
-					p.report(b, s, name, c.StartedAt, 0)
+					p.report(b, runtime.PodReport{Event: s, Container: name}, c.StartedAt)
 				}
 			case runtime.PodContainerExited:
-				p.report(b, s, name, c.FinishedAt, uint32(c.ExitCode))
+				p.report(b, runtime.PodReport{
+					Event: s, Container: name, Code: uint32(c.ExitCode), LogPath: c.LogPath,
+				}, c.FinishedAt)
 			}
 		}
 	}
@@ -132,16 +134,15 @@ func (p *pods) networkGone(sandbox string, at int64) {
 		p.mu.Lock()
 		delete(p.known, sandbox)
 		p.mu.Unlock()
-		p.report(b, runtime.PodNetworkGone, "", at, 0)
+		p.report(b, runtime.PodReport{Event: runtime.PodNetworkGone}, at)
 	}
 }
 
-// report reports an event; at is Unix time in nanoseconds.
-func (p *pods) report(b *sandbox, e runtime.PodEvent, container string, at int64, code uint32) {
+// report completes a report of an event and delivers it; at is Unix time in nanoseconds.
+func (p *pods) report(b *sandbox, r runtime.PodReport, at int64) {
 	p.reports++
-	p.onReport(runtime.PodReport{
-		Event: e, Pod: b.pod, Name: b.name, Container: container, At: monotimeOf(at), Code: code,
-	})
+	r.Pod, r.Name, r.At = b.pod, b.name, monotimeOf(at)
+	p.onReport(r)
 }
 
 // monotimeOf converts a Unix time in nanoseconds; it returns now if that is 0 or in the future.

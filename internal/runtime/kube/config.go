@@ -31,6 +31,9 @@ type Config struct {
 	// ThroughDeployment: create no pod here; all come from the Deployment and its ReplicaSets. Wakes are slower, and each
 	// makes fewer requests.
 	ThroughDeployment bool
+	// LogsInMessages: the Exit of a process that ended by itself has the end of its log, which then reaches the status of
+	// its service and Events: who may read those need not be allowed to read logs.
+	LogsInMessages bool
 	// Trouble reports why a wanted pod does not start (it fits on no node, for example) although it still may, and later,
 	// with the zero value, that nothing holds it up. It must be quick and not call the Runtime. It may be nil.
 	Trouble func(v1alpha1.Key, Trouble)

@@ -15,9 +15,12 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Logs implements runtime.Runtime with the log endpoint of the API server. A pod's logs disappear with the pod. Tail
-// counts lines for each pod.
+// Logs implements runtime.Runtime: first with the logs that are kept of the service's last pods, then with the log
+// endpoint of the API server. Tail counts lines for each pod that exists, and for the others together.
 func (r *Runtime) Logs(ctx context.Context, k v1alpha1.Key, w io.Writer, options runtime.LogOptions) error {
+	if _, err := io.WriteString(w, r.keptLog(k, options)); err != nil {
+		return err
+	}
 	shared := &lineWriter{w: w}
 	if !options.Follow {
 		for _, p := range r.podsOf(k) {
@@ -57,9 +60,34 @@ func (r *Runtime) Logs(ctx context.Context, k v1alpha1.Key, w io.Writer, options
 	}
 }
 
+// keptLog returns what is kept of the logs of a service's last pods. Of a pod that still runs, kubelet has more.
+func (r *Runtime) keptLog(k v1alpha1.Key, options runtime.LogOptions) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	container := options.Container
+	if s := r.services[k]; s != nil && container == "" {
+		container = s.container
+	}
+	return r.ended.text(k, container, options.Tail, func(uid string) bool {
+		p := r.byUID[uid]
+		return p != nil && !p.over()
+	})
+}
+
+// kept reports whether the log of a container is kept and complete, so that kubelet need not be asked.
+func (r *Runtime) kept(p *pod, container string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, found := r.ended.container(p.rt.ID, container)
+	return found && p.over()
+}
+
 func (r *Runtime) copyLog(ctx context.Context, p *pod, w io.Writer, options runtime.LogOptions) error {
 	s := p.service
 	options.Container = cmp.Or(options.Container, p.container)
+	if r.kept(p, options.Container) {
+		return nil
+	}
 	if err := r.api.copyLog(ctx, s.namespace, p.name, w, options); err != nil {
 		return fmt.Errorf("service %s: %w", s.key, err)
 	}

@@ -98,6 +98,8 @@ type pod struct {
 	// lending is the state of its requests while it is frozen.
 	lending lending
 	gone    chan struct{}
+	// logged is closed once the end of the main container's log is known.
+	logged chan struct{}
 }
 
 // exitStatus is how a process ended.
@@ -106,6 +108,9 @@ type exitStatus struct {
 	crashed bool // it ended by itself
 	cause   cause
 }
+
+// over reports whether the process of the main container has ended.
+func (p *pod) over() bool { return p.is(podExited) || p.exit != nil }
 
 // stays reports whether nothing ends the pod.
 func (p *pod) stays() bool { return !p.is(podStopping | podLeaving | podFailed) }

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -55,28 +56,88 @@ func (q *requests) copyLog(ctx context.Context, namespace, name string, w io.Wri
 	}
 }
 
+const (
+	// daemonLogPatience is how long the daemon of a crashed pod's node may take to report the end of its log.
+	daemonLogPatience = time.Second
+	// kubeletLogPatience is how long kubelet may take after that. It may notice the end of a process a second late, and
+	// has no log of a container that it takes for one that starts.
+	kubeletLogPatience = 2 * time.Second
+	// kubeletLogRetry is the pause between two questions to kubelet.
+	kubeletLogRetry = 200 * time.Millisecond
+)
+
+// ReportLog implements runtime.Cluster. It takes logs of the pods that the API server has bound to the daemon's node
+// alone.
+func (r *Runtime) ReportLog(l runtime.PodLog) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.byUID[l.PodID]
+	if p == nil {
+		p = r.gone.lately(l.PodID)
+	}
+	if p == nil || p.node != l.Node {
+		return
+	}
+	r.ended.put(p.service.key, p.rt.ID, l.Container, l.Text)
+	select {
+	case <-p.logged:
+	default:
+		if p.isMain(l.Container) {
+			close(p.logged)
+		}
+	}
+}
+
+// crashLog returns the end of the output of a pod whose process has ended: as the daemon of its node reports it or, if
+// that does not, as kubelet has it; empty if neither has it in time.
+func (r *Runtime) crashLog(p *pod) string {
+	patience := daemonLogPatience
+	if r.cfg.WithoutDaemons {
+		patience = 0
+	}
+	select {
+	case <-p.logged:
+	case <-time.After(patience):
+		ctx, cancel := context.WithTimeout(r.ctx, kubeletLogPatience)
+		defer cancel()
+		for {
+			tail := r.api.logTail(ctx, v1alpha1.Key(p.service.namespace+"/"+p.name), p.container)
+			if tail != "" {
+				return tail
+			}
+			select {
+			case <-p.gone:
+				return ""
+			case <-ctx.Done():
+				return ""
+			case <-time.After(kubeletLogRetry):
+			}
+		}
+	case <-r.ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kept, _ := r.ended.container(p.rt.ID, p.container)
+	return text.LastLines(kept, maxLogTail)
+}
+
 // logTail returns the end of a pod's output; empty if it cannot be read.
 func (q *requests) logTail(ctx context.Context, pod v1alpha1.Key, container string) string {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
 	namespace, name := pod.Split()
-	var text []byte
+	var tail []byte
 	// If kubelet has started the container again, the log of interest is that of the previous one.
 	for _, previous := range []bool{true, false} {
 		options := &corev1.PodLogOptions{Container: container, TailLines: new(int64(64)), Previous: previous}
 		var err error
-		text, err = q.client.CoreV1().Pods(namespace).GetLogs(name, options).DoRaw(ctx)
-		if err == nil && !bytes.HasPrefix(text, []byte(removedLog)) {
+		tail, err = q.client.CoreV1().Pods(namespace).GetLogs(name, options).DoRaw(ctx)
+		if err == nil && !bytes.HasPrefix(tail, []byte(removedLog)) {
 			break
 		}
 		q.log.Debug("cannot read the end of a log",
 			"pod", namespace+"/"+name, "previous", previous, "error", err)
-		text = nil
+		tail = nil
 	}
-	if len(text) > maxLogTail {
-		text = text[len(text)-maxLogTail:]
-	}
-	return string(text)
+	return text.LastLines(string(tail), maxLogTail)
 }
 
 // lineWriter keeps the lines of several pods apart: each Write is one line.

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -122,16 +121,15 @@ func (r *Runtime) deliverKeptExit(p *pod) {
 	}
 }
 
-// deliverExit delivers the end of a pod's process; that of a crash has the end of the log.
+// deliverExit delivers the end of a pod's process; that of a crash has the end of the log, if messages may have it.
 func (r *Runtime) deliverExit(p *pod, status exitStatus) {
 	e := exitOf(p, status, false)
-	if !status.crashed || status.cause.outside || r.closed {
+	if !status.crashed || status.cause.outside || r.closed || !r.cfg.LogsInMessages {
 		r.exits.put(e)
 		return
 	}
-	key, container := v1alpha1.Key(p.service.namespace+"/"+p.name), p.container
 	r.workers.Go(func() {
-		e.LogTail = r.api.logTail(r.ctx, key, container)
+		e.LogTail = r.crashLog(p)
 		r.exits.put(e)
 	})
 }
@@ -199,6 +197,7 @@ func (r *Runtime) removed(p *pod) {
 		s.emptySince = now
 	}
 	r.gone.add(p.rt.ID, now)
+	r.gone.expectLog(p)
 	if p.is(podCrashed) && !p.is(podExplained) {
 		r.gone.await(p)
 	}

@@ -200,6 +200,7 @@ func (r *Runtime) deploymentDeleted(d *appsv1.Deployment) {
 	}
 	s.deployment = nil
 	s.machine.deploymentDeleted()
+	r.ended.forget(s.key)
 	r.notify()
 	r.dropService(s)
 }

@@ -50,6 +50,7 @@ type Runtime struct {
 	pulls     pulls
 	resizing  resizing
 	gone      tombstones
+	ended     endedLogs
 	// unconfirmed are daemons' reports of pods that the API server has not reported yet; refused is when one was last
 	// ignored because it contradicts the API server.
 	unconfirmed unconfirmed
@@ -97,8 +98,9 @@ func (r *Runtime) ensurePod(uid string, service v1alpha1.Key, name string) *pod 
 	s := r.ensureService(service)
 	p := &pod{
 		service: s, name: name, container: s.container, gone: make(chan struct{}),
-		grace: v1alpha1.DefaultTerminationGracePeriodSeconds * time.Second,
-		rt:    runtime.Pod{ID: uid, Name: name, Service: service},
+		logged: make(chan struct{}),
+		grace:  v1alpha1.DefaultTerminationGracePeriodSeconds * time.Second,
+		rt:     runtime.Pod{ID: uid, Name: name, Service: service},
 	}
 	r.byUID[uid], s.pods[uid] = p, p
 	r.notify()

@@ -17,6 +17,25 @@ type tombstones struct {
 	// unexplained are the pods whose end was taken for a crash, and that the API server still has: kubelet may say why it
 	// has ended one only when the pod's network is gone.
 	unexplained map[string]*pod
+	// late are the pods that went last, of which daemons may still report the ends of logs; next is the place of the next.
+	late [maxLate]*pod
+	next int
+}
+
+// maxLate is how many pods that went last are remembered for their logs, which come within a second.
+const maxLate = 1024
+
+// expectLog remembers a pod that was added, because the end of its log may come after the end of the pod.
+func (t *tombstones) expectLog(p *pod) { t.late[t.next%maxLate], t.next = p, t.next+1 }
+
+// lately returns a pod that went lately; nil if there is none with this UID.
+func (t *tombstones) lately(uid string) *pod {
+	for _, p := range t.late {
+		if p != nil && p.rt.ID == uid {
+			return p
+		}
+	}
+	return nil
 }
 
 func (t *tombstones) add(uid string, now time.Time) {

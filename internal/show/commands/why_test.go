@@ -9,6 +9,16 @@ import (
 	"wangell.loutres.me/internal/status"
 )
 
+func TestOutputIsSafeToPrint(t *testing.T) {
+	got := printable("first\nsecond\x1b[2J\x07\tü\nthird\n\n", 2)
+	if strings.Join(got, "|") != "second[2J\tü|third" {
+		t.Errorf("%q", got)
+	}
+	if got := printable("\n", 2); got != nil {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestServicesAreNamedAsTheControllerResolvesNames(t *testing.T) {
 	var all []status.Status
 	for _, key := range []string{"red/a", "blue/a", "red/b", "blue/c", "default/c"} {

@@ -60,6 +60,18 @@ func Why(s status.Status, wakes []lifecycle.Waterfall, now time.Time) []string {
 	return w.sentences
 }
 
+// WantsOutput reports whether what a service's program has written may say why it does not serve: it wakes, or its last
+// wake has failed.
+func WantsOutput(s status.Status, wakes []lifecycle.Waterfall) bool {
+	switch s.Service.Status.State {
+	case lifecycle.Failed.String(), lifecycle.Waking.String():
+		return true
+	case lifecycle.Cold.String():
+		return len(wakes) > 0 && wakes[len(wakes)-1].Result == lifecycle.ResultFailed
+	}
+	return false
+}
+
 func (w *why) cold(wakes []lifecycle.Waterfall) {
 	w.say("It is asleep: it has no pod.")
 	if last := latest(w.Status); last.IsZero() {

@@ -57,6 +57,20 @@ func TestWhyExplainsTheNumberOfPods(t *testing.T) {
 	}
 }
 
+func TestOutputIsWantedWhereTheServiceDoesNotStart(t *testing.T) {
+	wakes := []lifecycle.Waterfall{{Result: lifecycle.ResultWarm}, {Result: lifecycle.ResultFailed}}
+	for state, want := range map[lifecycle.State][2]bool{
+		lifecycle.Failed: {true, true}, lifecycle.Waking: {true, true}, lifecycle.Cold: {true, false},
+		lifecycle.Warm: {},
+	} {
+		s := named("web", now)
+		s.Service.Status.State = state.String()
+		if got := [2]bool{WantsOutput(s, wakes), WantsOutput(s, wakes[:1])}; got != want {
+			t.Errorf("%s: %v, want %v", state, got, want)
+		}
+	}
+}
+
 func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 	wake := func(result lifecycle.Result, reason string, phases ...lifecycle.Phase) []lifecycle.Waterfall {
 		return []lifecycle.Waterfall{{Number: 3, Start: now.Add(-2 * time.Second), Result: result, Reason: reason,

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -291,6 +292,15 @@ func (f *Runtime) Container(sandbox, id, name string) {
 	f.publish(criv1.ContainerEventType_CONTAINER_CREATED_EVENT, id, sandbox)
 }
 
+// Log sets the path of a container's log.
+func (f *Runtime) Log(id, path string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := proto.Clone(f.containers[id]).(*criv1.ContainerStatus) // statuses that were sent must not change
+	c.LogPath = path
+	f.containers[id] = c
+}
+
 // Become sets the state of a container; code is the exit status.
 func (f *Runtime) Become(id string, state criv1.ContainerState, code int32) {
 	f.mu.Lock()
@@ -298,7 +308,7 @@ func (f *Runtime) Become(id string, state criv1.ContainerState, code int32) {
 	old := f.containers[id]
 	// Statuses that were sent must not change.
 	c := &criv1.ContainerStatus{Id: id, Metadata: old.Metadata, State: state, CreatedAt: old.CreatedAt,
-		StartedAt: old.StartedAt, ExitCode: code}
+		StartedAt: old.StartedAt, ExitCode: code, LogPath: old.LogPath}
 	kind := criv1.ContainerEventType_CONTAINER_STARTED_EVENT
 	if state == criv1.ContainerState_CONTAINER_RUNNING {
 		c.StartedAt = time.Now().UnixNano()
