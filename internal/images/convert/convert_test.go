@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -521,6 +522,53 @@ func TestVerifyTellsWhatDiffers(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+}
+
+// A new encoder for each file, of ten megabytes with zstd, would make an image of many small files take hours.
+func TestManyFilesArePackedWithOneEncoder(t *testing.T) {
+	var entries []entry
+	for i := range 500 {
+		entries = append(entries, reg(fmt.Sprintf("f%d", i), "content"))
+	}
+	archive := archiveOf(t, entries)
+	for _, format := range []string{ZstdChunked, EStargz} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		var sums []digest.Digest
+		for range 2 {
+			l, err := pack(filepath.Join(t.TempDir(), "blob"), bytes.NewReader(archive), Compression{Format: format})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sums = append(sums, l.Descriptor.Digest)
+		}
+		runtime.ReadMemStats(&after)
+		if sums[0] != sums[1] {
+			t.Errorf("%s: the same archive gave %v", format, sums)
+		}
+		if taken := after.TotalAlloc - before.TotalAlloc; taken > 200<<20 {
+			t.Errorf("%s: 1,000 files took %d MiB of memory", format, taken>>20)
+		}
+	}
+}
+
+// The table of contents of such formats is JSON, in which another name would stand.
+func TestNamesThatAreNotUTF8AreRefusedWhereATableHasThem(t *testing.T) {
+	for what, e := range map[string]entry{
+		"name": reg("caf\xe9", "1"), "target": symlink("link", "caf\xe9"), "folder": dir("caf\xe9", 0o755),
+	} {
+		archive := archiveOf(t, []entry{reg("a", "1"), e})
+		for _, format := range []string{EStargz, ZstdChunked, Zstd, Gzip, None} {
+			c := Compression{Format: format}
+			_, err := pack(filepath.Join(t.TempDir(), "blob"), bytes.NewReader(archive), c)
+			if !c.indexed() && err != nil {
+				t.Errorf("%s with %s: %v", what, format, err)
+			}
+			if c.indexed() && (err == nil || !strings.Contains(err.Error(), "not UTF-8")) {
+				t.Errorf("%s with %s: %v, want a refusal", what, format, err)
+			}
 		}
 	}
 }

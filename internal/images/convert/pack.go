@@ -10,7 +10,11 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/containerd/stargz-snapshotter/estargz"
 	"github.com/containerd/stargz-snapshotter/estargz/zstdchunked"
@@ -131,33 +135,73 @@ func (plain) Flush() error { return nil }
 // Close implements io.Closer.
 func (plain) Close() error { return nil }
 
-// indexed is a compressor of estargz that counts what it compresses.
+// indexed is a compressor of estargz that counts what it compresses. Each file is a stream of its own. All use one
+// encoder, one after the other: a new one of zstd takes megabytes and milliseconds before it has compressed anything.
 type indexed struct {
 	estargz.Compressor
-	c Compression
-	n counter
+	c    Compression
+	n    counter
+	idle resettable // the encoder, while no stream is open
+}
+
+// resettable is an encoder that can compress another stream once it is closed.
+type resettable interface {
+	estargz.WriteFlushCloser
+	Reset(io.Writer)
 }
 
 // Writer implements estargz.Compressor.
 func (i *indexed) Writer(w io.Writer) (estargz.WriteFlushCloser, error) {
+	if to := i.idle; to != nil {
+		i.idle = nil
+		to.Reset(w)
+		return counted{to, i}, nil
+	}
 	to, err := compressor(w, i.c)
-	return counted{to, &i.n}, err
+	return counted{to, i}, err
 }
 
 // WriteTOCAndFooter implements estargz.Compressor. eStargz's table of contents is part of the archive.
 func (i *indexed) WriteTOCAndFooter(w io.Writer, off int64, toc *estargz.JTOC, h hash.Hash) (digest.Digest, error) {
+	if err := checkNames(toc, i.c.Format); err != nil {
+		return "", err
+	}
 	return i.Compressor.WriteTOCAndFooter(w, off, toc, countedHash{h, &i.n})
+}
+
+// checkNames refuses a table of contents with names that are not UTF-8: the table is JSON, which would silently have
+// other names.
+func checkNames(toc *estargz.JTOC, format string) error {
+	for _, e := range toc.Entries {
+		names := append(slices.Collect(maps.Keys(e.Xattrs)), e.Name, e.LinkName)
+		for _, name := range names {
+			if !utf8.ValidString(name) {
+				return fmt.Errorf("/%s: %q is not UTF-8, and a file with such a name cannot be pulled lazily: "+
+					"choose another compression than %s, such as zstd", strings.ToValidUTF8(e.Name, "?"), name, format)
+			}
+		}
+	}
+	return nil
 }
 
 type counted struct {
 	estargz.WriteFlushCloser
-	n *counter
+	of *indexed
 }
 
 func (c counted) Write(p []byte) (int, error) {
 	n, err := c.WriteFlushCloser.Write(p)
-	c.n.n += int64(n)
+	c.of.n.n += int64(n)
 	return n, err
+}
+
+// Close gives the encoder back.
+func (c counted) Close() error {
+	err := c.WriteFlushCloser.Close()
+	if again, ok := c.WriteFlushCloser.(resettable); ok && err == nil {
+		c.of.idle = again
+	}
+	return err
 }
 
 type countedHash struct {

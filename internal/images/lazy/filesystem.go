@@ -108,6 +108,9 @@ func (f *filesystem) resolverOf(b *Blob) (_ *layer.Resolver, err error) {
 			r, err = memory.NewReader(packed, append(options, fast)...)
 			return err
 		})
+		if err == nil {
+			err = checkNames(r)
+		}
 		if err != nil {
 			return nil, err
 		}
