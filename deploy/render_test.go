@@ -59,6 +59,7 @@ type rendered struct {
 	bindings   []binding
 	secrets    []corev1.Secret
 	config     []corev1.ConfigMap
+	released   []corev1.ConfigMap // addresses of deleted services
 	dashboards []corev1.ConfigMap
 	accounts   []corev1.ServiceAccount
 	budgets    []policyv1.PodDisruptionBudget
@@ -225,6 +226,8 @@ func decode(t *testing.T, text string) *rendered {
 				r.dashboards = append(r.dashboards, v)
 			case v.Labels[component] == "cache":
 				r.settings = append(r.settings, v)
+			case strings.HasSuffix(v.Name, "-released"):
+				r.released = append(r.released, v)
 			default:
 				r.config = append(r.config, v)
 			}

@@ -173,6 +173,7 @@ wg-controller * wangell.loutres.me/wangellservices: get list watch patch
 wg-controller * wangell.loutres.me/wangellservices/finalizers: update
 wg-controller * wangell.loutres.me/wangellservices/status: patch
 wg-controller elsewhere configmaps [wg]: get list watch
+wg-controller elsewhere configmaps [wg-released]: get patch
 wg-controller elsewhere coordination.k8s.io/leases: create
 wg-controller elsewhere coordination.k8s.io/leases [wg]: get list watch update patch
 wg-daemon elsewhere apps/daemonsets [wg-daemon]: get list watch
@@ -208,7 +209,7 @@ func TestRolesHaveNoRightsBeyondTheListed(t *testing.T) {
 		if name == "plain manifests" {
 			for i, l := range want {
 				names := strings.NewReplacer("[wg-api:api]", "[wangell-api:api]", "wg-", "wangell-", "[wg]", "[wangell]",
-					"elsewhere", "wangell-system")
+					"[wg-released]", "[wangell-released]", "elsewhere", "wangell-system")
 				want[i] = names.Replace(l)
 			}
 		}

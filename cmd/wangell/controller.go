@@ -29,7 +29,7 @@ type controllerFlags struct {
 	config                                operator.Config
 	addresses                             []string
 	addressesFrom, lease, key, kubeconfig string
-	account, deployment                   string
+	account, deployment, releasedIn       string
 }
 
 func newController(g *globals) *cobra.Command {
@@ -57,6 +57,8 @@ without it; only a sleeping service has to wait.`,
 		"pools of service addresses: ranges such as 10.46.100.0/24 or 10.46.100.10-10.46.100.20")
 	f.StringVar(&c.addressesFrom, "addresses-configmap", "",
 		"ConfigMap with more pools under the key addresses, as NAMESPACE/NAME; changes apply at once")
+	f.StringVar(&c.releasedIn, "released-configmap", "",
+		"existing ConfigMap, as NAMESPACE/NAME, that keeps the addresses of deleted services for the next leader")
 	f.StringVar(&c.key, "key-file", "", "file with the 32 bytes of the wire's master key (required)")
 	f.StringVar(&c.config.WireAddress, "wire-address", ":7946", "UDP address for daemons")
 	f.StringVar(&c.account, "daemon-account", "", "service account of the daemons, as NAMESPACE/NAME: "+
@@ -112,6 +114,7 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 		to          *operator.Name
 	}{
 		{"addresses-configmap", c.addressesFrom, &c.config.PoolsFrom},
+		{"released-configmap", c.releasedIn, &c.config.ReleasedIn},
 		{"deployment", c.deployment, &c.config.Deployment},
 		{"daemon-account", c.account, &c.config.DaemonAccount},
 	} {

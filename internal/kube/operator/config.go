@@ -36,8 +36,12 @@ type Config struct {
 	MaxServices int
 	// Pools are the service addresses; PoolsFrom adds more.
 	Pools Pools
-	// PoolsFrom is a ConfigMap with pools under the key "addresses", in the format of ParsePoolsYAML. Optional.
+	// PoolsFrom is a ConfigMap with pools under the key "addresses", in the format of ParsePoolsYAML, and rules
+	// for them under the key "addressRules", in the format of ParseAddressRules. Optional.
 	PoolsFrom Name
+	// ReleasedIn is a ConfigMap in which a leader keeps the addresses in quarantine for the next one. Without it, their
+	// quarantine ends with the leader.
+	ReleasedIn Name
 	// WireAddress is the UDP address for daemons, host:port.
 	WireAddress string
 	// Identity is the holder of the Lease while this process leads: "POD/IP:PORT". Daemons connect to that address.

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -42,7 +43,11 @@ func (r *reconciler) ensureSpec(ctx context.Context, key v1alpha1.Key, s *v1alph
 	if err != nil {
 		return out, onlyRefused(&out, err)
 	}
-	out.addr, out.addrErr = r.addressFor(key, s, svc)
+	of, err := r.labelsOf(ctx, s.Namespace)
+	if err != nil {
+		return out, err
+	}
+	out.addr, out.addrErr = r.addressFor(key, s, svc, of)
 	if !ours(s) && !addressOf(svc).IsValid() {
 		out.host = hostnameOf(svc)
 	}
@@ -117,8 +122,9 @@ func (r *reconciler) ensureDeployment(ctx context.Context, key v1alpha1.Key, s *
 	})
 }
 
-// addressFor returns the service's address.
-func (r *reconciler) addressFor(key v1alpha1.Key, s *v1alpha1.WangellService, svc *corev1.Service) (netip.Addr, error) {
+// addressFor returns the service's address. Its namespace has the labels of.
+func (r *reconciler) addressFor(key v1alpha1.Key, s *v1alpha1.WangellService, svc *corev1.Service,
+	of labels.Set) (netip.Addr, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	had, err := netip.ParseAddr(s.Status.LoadBalancerIP)
@@ -126,16 +132,16 @@ func (r *reconciler) addressFor(key v1alpha1.Key, s *v1alpha1.WangellService, sv
 		had = netip.Addr{}
 	}
 	if !ours(s) {
-		return r.addressBeside(key, s.Spec.LoadBalancerClass, svc, had)
+		return r.addressBeside(key, s.Spec.LoadBalancerClass, svc, had, of)
 	}
-	return r.book.claim(key, s.Spec.Address, had)
+	return r.book.claim(key, s.Spec.Address, had, of)
 }
 
 // addressBeside returns the address of a service with another load balancer: the one that the load balancer assigns.
 // A load balancer with a host name sends to node ports, from which kube-proxy forwards to an address of the pools.
 // r.mu is held.
 func (r *reconciler) addressBeside(key v1alpha1.Key, class string, svc *corev1.Service,
-	had netip.Addr) (netip.Addr, error) {
+	had netip.Addr, of labels.Set) (netip.Addr, error) {
 	a, host := addressOf(svc), hostnameOf(svc)
 	if a.IsValid() || host == "" {
 		r.book.release(key)
@@ -145,7 +151,7 @@ func (r *reconciler) addressBeside(key v1alpha1.Key, class string, svc *corev1.S
 		}
 		return a, nil
 	}
-	a, err := r.book.claim(key, "", had)
+	a, err := r.book.claim(key, "", had, of)
 	if err != nil {
 		return a, addressError{"HostnameOnly", fmt.Sprintf(
 			"load balancer %s gives the host name %s and no IPv4 address, so packets for its node port need one of "+

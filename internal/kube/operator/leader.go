@@ -170,6 +170,9 @@ func (l *leader) lead(ctx context.Context) error {
 	happened := c.Subscribe(ctx)
 	workers.Go(func() { l.r.narrate(ctx, happened) })
 	workers.Go(func() { l.callSynced(ctx, c) })
+	if err := l.keepReleased(ctx, &workers); err != nil {
+		return err
+	}
 	l.r.begin(&enforced{c, e}, used, all.Items)
 	l.log.Info("leads", "identity", l.cfg.Identity, "services", len(all.Items))
 	for {
@@ -179,6 +182,26 @@ func (l *leader) lead(ctx context.Context) error {
 		}
 		l.changed.add(keys...)
 	}
+}
+
+// keepReleased has the addresses in quarantine outlast leaders.
+func (l *leader) keepReleased(ctx context.Context, workers *sync.WaitGroup) error {
+	if l.cfg.ReleasedIn == (Name{}) {
+		return nil
+	}
+	s := &released{client: l.client, at: l.cfg.ReleasedIn, log: l.log, r: l.r}
+	left, err := s.load(ctx)
+	if err != nil {
+		return err
+	}
+	if left == nil {
+		return nil
+	}
+	l.r.mu.Lock()
+	l.r.book.left = left
+	l.r.mu.Unlock()
+	workers.Go(func() { s.run(ctx) })
+	return nil
 }
 
 // enrol serves the keys of nodes to their daemons until ctx ends.
@@ -302,7 +325,12 @@ func (l *leader) readPools(ctx context.Context, req reconcile.Request) (reconcil
 		l.log.Error(fmt.Sprintf("ConfigMap %s, key addresses: %v; the pools stay as they are", l.cfg.PoolsFrom, err))
 		return reconcile.Result{}, nil
 	}
-	l.r.setPools(append(append(Pools(nil), l.cfg.Pools...), pools...))
+	rules, err := ParseAddressRules(m.Data["addressRules"])
+	if err != nil {
+		l.log.Error(fmt.Sprintf("ConfigMap %s, key addressRules: %v; pools and rules stay as they are", l.cfg.PoolsFrom, err))
+		return reconcile.Result{}, nil
+	}
+	l.r.setPools(append(append(Pools(nil), l.cfg.Pools...), pools...), rules)
 	l.log.Info("pools of service addresses", "pools", pools.String())
 	return reconcile.Result{}, nil
 }

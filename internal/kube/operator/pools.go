@@ -5,13 +5,10 @@ package operator
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/fnv"
 	"net/netip"
 	"strings"
 
 	"sigs.k8s.io/yaml"
-
-	"wangell.loutres.me/api/v1alpha1"
 )
 
 // Range is a range of IPv4 addresses, First and Last included.
@@ -142,110 +139,4 @@ func (p Pools) at(n uint64) netip.Addr {
 		n -= r.size()
 	}
 	return netip.Addr{}
-}
-
-// addressError is why a service has no address.
-type addressError struct {
-	reason  string // of the condition AddressAssigned
-	message string
-}
-
-// Error implements error.
-func (e addressError) Error() string { return e.message }
-
-// book records which service has which address. It is rebuilt from the status of the services.
-type book struct {
-	pools Pools
-	held  map[netip.Addr]v1alpha1.Key
-	of    map[v1alpha1.Key]netip.Addr
-	// left are the addresses of deleted services. Others get them last, so that a service that is created again gets
-	// its own back.
-	left map[netip.Addr]v1alpha1.Key
-}
-
-func newBook(pools Pools) *book {
-	return &book{pools: pools, held: map[netip.Addr]v1alpha1.Key{}, of: map[v1alpha1.Key]netip.Addr{},
-		left: map[netip.Addr]v1alpha1.Key{}}
-}
-
-// claim returns the address of a service: the one in its spec, else its present one, else its former one, else one
-// from the pools, which depends only on its name while that one is free. A service keeps its address when the pools
-// change.
-func (b *book) claim(k v1alpha1.Key, asked string, had netip.Addr) (netip.Addr, error) {
-	if asked != "" {
-		a, err := netip.ParseAddr(asked)
-		switch other, taken := b.held[a]; {
-		case err != nil:
-			return a, addressError{"Invalid", fmt.Sprintf("spec.address: %v", err)}
-		case taken && other != k:
-			return a, addressError{"Conflict", fmt.Sprintf(
-				"spec.address %s is already used by service %s: choose another, or leave it out", a, other)}
-		case !b.pools.has(a) && b.of[k] != a:
-			return a, addressError{"OutOfRange", fmt.Sprintf(
-				"spec.address %s is not in the pools of service addresses (%s): choose one of these, or leave it out",
-				a, b.pools)}
-		}
-		return b.take(k, a), nil
-	}
-	if a, has := b.of[k]; has {
-		return a, nil
-	}
-	if _, taken := b.held[had]; had.IsValid() && b.pools.has(had) && !taken {
-		return b.take(k, had), nil
-	}
-	size := b.pools.size()
-	if size == 0 {
-		return netip.Addr{}, addressError{"NoPool", "there is no pool of service addresses: name one under addresses " +
-			"in the ConfigMap that the controller's Deployment reads (the chart's value addresses), " +
-			"or start the controller with --service-addresses"}
-	}
-	for _, mayTake := range []func(netip.Addr) bool{
-		func(a netip.Addr) bool { left, was := b.left[a]; return !was || left == k },
-		func(netip.Addr) bool { return true },
-	} {
-		begin := hash(k) % size
-		for i := range size {
-			a := b.pools.at((begin + i) % size)
-			if _, taken := b.held[a]; !taken && mayTake(a) {
-				return b.take(k, a), nil
-			}
-		}
-	}
-	return netip.Addr{}, addressError{"Exhausted", fmt.Sprintf(
-		"no address is left: all %d addresses of the pools (%s) are in use: add a pool", size, b.pools)}
-}
-
-func hash(k v1alpha1.Key) uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(k))
-	// The low bits of FNV are unevenly distributed for short keys that differ at their end only.
-	v := h.Sum64()
-	return v ^ v>>32
-}
-
-func (b *book) take(k v1alpha1.Key, a netip.Addr) netip.Addr {
-	if old, has := b.of[k]; has && old != a {
-		delete(b.held, old)
-	}
-	b.held[a], b.of[k] = k, a
-	delete(b.left, a)
-	return a
-}
-
-// maxLeft bounds the remembered addresses of deleted services.
-const maxLeft = 100_000
-
-// release frees the address of a service, and reports whether it had one.
-func (b *book) release(k v1alpha1.Key) bool {
-	a, has := b.of[k]
-	if !has {
-		return false
-	}
-	delete(b.of, k)
-	delete(b.held, a)
-	if len(b.left) >= maxLeft {
-		clear(b.left)
-	}
-	b.left[a] = k
-	return true
 }

@@ -66,7 +66,7 @@ func testBook(t *testing.T, pools ...string) *book {
 func claim(t *testing.T, b *book, k v1alpha1.Key, asked, had string) netip.Addr {
 	t.Helper()
 	a, _ := netip.ParseAddr(had)
-	got, err := b.claim(k, asked, a)
+	got, err := b.claim(k, asked, a, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestClaimGivesTheSameAddressAgain(t *testing.T) {
 	if got := claim(t, b, "n/x", "", ""); got != x {
 		t.Errorf("it came back and got %v instead of %v", got, x)
 	}
-	_, err := b.claim("n/more", "", netip.Addr{})
+	_, err := b.claim("n/more", "", netip.Addr{}, nil)
 	if want := "all 8 addresses of the pools (10.0.0.1-10.0.0.6, 10.0.1.5-10.0.1.6) are in use"; err == nil ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("from full pools: %v", err)
@@ -115,13 +115,13 @@ func TestClaimOfAChosenAddress(t *testing.T) {
 		t.Error("two have one address")
 	}
 	for asked, reason := range map[string]string{"10.0.0.3": "Conflict", "10.0.0.7": "OutOfRange", "x": "Invalid"} {
-		_, err := b.claim("n/d", asked, netip.Addr{})
+		_, err := b.claim("n/d", asked, netip.Addr{}, nil)
 		var got addressError
 		if !errors.As(err, &got) || got.reason != reason {
 			t.Errorf("%s: %v", asked, err)
 		}
 	}
-	if _, err := newBook(nil).claim("n/a", "", netip.Addr{}); err == nil ||
+	if _, err := newBook(nil).claim("n/a", "", netip.Addr{}, nil); err == nil ||
 		!strings.Contains(err.Error(), "--service-addresses") {
 		t.Errorf("without pools: %v", err)
 	}

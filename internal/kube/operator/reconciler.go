@@ -5,12 +5,15 @@ package operator
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -157,11 +160,26 @@ func (r *reconciler) reconciled(k v1alpha1.Key) {
 	}
 }
 
-// setPools replaces the pools. Services keep their addresses; those that wait for one try again soon.
-func (r *reconciler) setPools(p Pools) {
+// setPools replaces the pools and their rules. Services keep their addresses; those that wait for one try again soon.
+func (r *reconciler) setPools(p Pools, rules AddressRules) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.book.pools = p
+	r.book.pools, r.book.rules = p, rules
+}
+
+// labelsOf returns the labels of a namespace, if the rules of addresses ask for labels.
+func (r *reconciler) labelsOf(ctx context.Context, namespace string) (labels.Set, error) {
+	r.mu.Lock()
+	asks := len(r.book.rules.Reserved) > 0
+	r.mu.Unlock()
+	if !asks {
+		return nil, nil
+	}
+	var ns corev1.Namespace
+	if err := r.client.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
+		return nil, fmt.Errorf("the labels of namespace %s, which decide on its addresses: %w", namespace, err)
+	}
+	return ns.Labels, nil
 }
 
 // remember returns the memory of a service, which may be new. Only the service's reconciliation uses it, one at a time.
