@@ -145,15 +145,13 @@ docs-check: ## run the commands of README.md for one machine as they are written
 docs-check-kubernetes: ## run those for Kubernetes, and the demos (root; needs cluster-build)
 	$(call both,hack/readme-check.sh kubernetes,hack/readme-check.sh demo)
 
-# The first part of the tests of Kubernetes installs the commit before and upgrades it to this tree, so it belongs to
-# every selection of them.
 SMOKE_MACHINE    := TestServiceWakesServesAndSleepsAgain|TestIdleServiceFreezesAndAPacketThawsIt|TestKilledDaemonLosesNoRequest
-SMOKE_KUBERNETES := TestCluster/(an_upgrade|calm)/(minimal|everywhere|idle)
+SMOKE_KUBERNETES := /service/(minimal|everywhere|idle)
 
-CILIUM_TESTS ?= TestCluster/(calm|removing)/(minimal|everywhere|idle|volume|Policies|comes_before|scaled|deleted|rollouts|drained)
+CILIUM_TESTS ?= /(service|access|removal)/(minimal|everywhere|idle|volume|Policies|comes_before|scaled|deleted|rollouts|drained)
 
 .PHONY: cilium
-cilium: ## end to end on Kubernetes with Cilium as pod network: make cilium [CILIUM_TESTS=TestCluster] (root)
+cilium: ## end to end on Kubernetes with Cilium as pod network: make cilium [CILIUM_TESTS=.] (root)
 	$(COMPILE) run -C test/cluster . build --cni cilium
 	WANGELL_TEST_CNI=cilium $(GOTEST) $(AFRESH) -p 1 -timeout 60m $(ROOT) -run '$(CILIUM_TESTS)' ./test/kube/...
 

@@ -27,28 +27,18 @@ func drainTime(t *testing.T) (_ time.Duration, together bool) {
 	return e2e.Must(time.ParseDuration(text))(t), true
 }
 
-// testDrain removes pods in all ways while clients send requests, on new connections and on kept ones. No request may
-// be lost. At SIGTERM the server closes its listening socket at once, so that a SYN that still arrives is refused.
-func testDrain(t *testing.T) {
-	t.Run("kube-proxy loses some", testProxyLoses)
+// testDrain removes pods in some ways, at the same time, while clients send requests, on new connections and on kept
+// ones. No request may be lost. At SIGTERM the server closes its listening socket at once, so that a SYN that still
+// arrives is refused.
+func testDrain(t *testing.T, ways map[string]disturbance) {
 	length, together := drainTime(t)
-	for _, pair := range []struct {
-		name  string
-		cases map[string]disturbance
-	}{
-		{"scaled and deleted", map[string]disturbance{"scaled": flap, "deleted": deletePods}},
-		{"rollouts and drained nodes", map[string]disturbance{"rollouts": rollOut, "drained": drainNodes}},
-	} {
-		t.Run(pair.name, func(t *testing.T) {
-			if together {
-				t.Parallel()
-			}
-			for name, disturb := range pair.cases {
-				t.Run(name, func(t *testing.T) {
-					t.Parallel()
-					drain(t, "shaken-"+name, disturb, length)
-				})
-			}
+	if together {
+		t.Parallel()
+	}
+	for name, disturb := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			drain(t, "shaken-"+name, disturb, length)
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,9 +51,15 @@ var (
 	beforeTag = "before" + thisTag[len("this"):]
 )
 
-// install builds and pushes all images and installs the chart: that of the previous commit if there is one, for
-// testUpgrade.
-func install() error {
+// installed is the tag of the product that is installed, with the chart's values that all tests share; empty if none.
+var installed struct {
+	sync.Mutex
+	tag string
+	err error // of installThis, which is not tried again
+}
+
+// pushImages builds and pushes the images of this tree, and labels the node for lazy pulls.
+func pushImages() error {
 	if err := pushServers(); err != nil {
 		return err
 	}
@@ -64,19 +71,42 @@ func install() error {
 	}
 	// The controllers read the labels when the node's daemon connects.
 	_, err := lab.kubectl("", "label", "node", lab.lazyNode(), v1alpha1.LabelLazy+"=true", "--overwrite")
+	return err
+}
+
+// installThis installs chart and image of this tree unless they are installed.
+func installThis() error {
+	installed.Lock()
+	defer installed.Unlock()
+	if installed.tag != thisTag && installed.err == nil {
+		installed.err = helm(root, thisTag)
+		installed.tag = thisTag
+	}
+	return installed.err
+}
+
+// installBefore installs chart and image of the previous commit, or of this tree if there is no previous one.
+func installBefore() error {
+	installed.Lock()
+	defer installed.Unlock()
+	before, err := commitBefore()
 	if err != nil {
 		return err
 	}
-	src, tag := root, thisTag
-	if before, err := commitBefore(); err != nil {
-		return err
-	} else if before != "" {
-		src, tag = before, beforeTag
-		if err := pushProduct(src, tag); err != nil {
+	if installed.tag != "" {
+		if err := uninstall(); err != nil {
 			return err
 		}
 	}
-	return helm(src, tag)
+	if before == "" {
+		installed.tag = thisTag
+		return helm(root, thisTag)
+	}
+	if err := pushProduct(before, beforeTag); err != nil {
+		return err
+	}
+	installed.tag = beforeTag
+	return helm(before, beforeTag)
 }
 
 // commitBefore unpacks the tree of the previous commit and returns its folder; empty if there is none, or if it has no
@@ -224,9 +254,6 @@ func uninstall() error {
 
 // testUninstall removes the product while a revision has a finalizer and a frozen pod has given its requests back.
 func testUninstall(t *testing.T) {
-	if err := helm(root, thisTag); err != nil { // no change, unless testUpgrade was left out
-		t.Fatal(err)
-	}
 	const frozen, revision = "removed/frozen", "removed/v1"
 	lab.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: removed}\n")
 	// What pods need of their namespace; testNewNamespace wakes a service without it.
@@ -254,6 +281,9 @@ spec:
 		err := lab.read(revision, &s)
 		return slices.Contains(s.Finalizers, v1alpha1.FinalizerRevision), fmt.Sprint(s.Finalizers, err)
 	})
+	installed.Lock()
+	installed.tag = ""
+	installed.Unlock()
 	if err := uninstall(); err != nil {
 		t.Fatal(err)
 	}
@@ -276,6 +306,9 @@ spec:
 // testUpgrade upgrades from the previous commit while connections are open and new ones are made.
 func testUpgrade(t *testing.T) {
 	const key = "default/upgraded"
+	if err := installBefore(); err != nil {
+		t.Fatal(err)
+	}
 	lab.apply(t, manifest(key, "idleTimeout: 600"))
 	addr := lab.address(t, key)
 	e2e.MustAsk(t, lab.client, addr)
@@ -287,7 +320,7 @@ func testUpgrade(t *testing.T) {
 	outside, inside := keepAsking(t, lab.client, addr), keepAsking(t, lab.nodes[1].ns, addr)
 	// As docs/operations/cluster.md says: the definition comes first, as helm leaves it as it is.
 	e2e.Must(lab.kubectl("", "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(root, "deploy/crd")))(t)
-	if err := helm(root, thisTag); err != nil {
+	if err := installThis(); err != nil {
 		t.Fatal(err)
 	}
 	last, err := e2e.AskBy(held, addr)

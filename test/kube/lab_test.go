@@ -4,6 +4,7 @@ package kube
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,26 +19,29 @@ var knativeInstalled bool
 func testKnative(t *testing.T) {
 	if !knativeInstalled {
 		knativeInstalled = true
-		knative(t, "install", "--scale-to-zero-grace-period", "6s")
+		if err := knative("install", "--scale-to-zero-grace-period", "6s"); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
 // removeKnative removes Knative if testKnative has installed it.
-func removeKnative(t *testing.T) {
-	if knativeInstalled {
-		knativeInstalled = false
-		knative(t, "uninstall")
+func removeKnative() error {
+	if !knativeInstalled {
+		return nil
 	}
+	knativeInstalled = false
+	return knative("uninstall")
 }
 
 // knative runs a command of test/knative for the cluster under test.
-func knative(t *testing.T, command string, args ...string) {
-	t.Helper()
+func knative(command string, args ...string) error {
 	args = append([]string{"run", "-C", filepath.Join(root, "test/knative"), ".", command, "--cluster", clusterFile()},
 		args...)
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		t.Fatalf("knative %s: %v: %s", command, err, out)
+		return fmt.Errorf("knative %s: %w: %s", command, err, out)
 	}
+	return nil
 }
 
 // clusterFile is the file that describes the cluster under test.
@@ -50,7 +54,11 @@ func testLabs(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v: %s", err, out)
 	}
-	t.Cleanup(func() { removeKnative(t) })
+	t.Cleanup(func() {
+		if err := removeKnative(); err != nil {
+			t.Error(err)
+		}
+	})
 	testKnative(t)
 	file := clusterFile()
 	for _, x := range []struct {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// run starts a cluster, unless WANGELL_CLUSTER names the cluster.json of one, and installs the product there. The pod
+// run starts a cluster, unless WANGELL_CLUSTER names the cluster.json of one, and pushes the images. The pod
 // network is WANGELL_TEST_CNI, and the snapshotter of its nodes WANGELL_TEST_SNAPSHOTTER, or else the defaults of
 // test/cluster.
 func run(m *testing.M) (code int) {
@@ -73,11 +73,11 @@ func run(m *testing.M) (code int) {
 		if lab, err = openCluster(file); err != nil {
 			return err
 		}
-		if err := install(); err != nil {
-			return errors.Join(err, uninstall())
+		if err := pushImages(); err != nil {
+			return err
 		}
 		code = m.Run()
-		return uninstall()
+		return errors.Join(removeKnative(), uninstall())
 	}()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tests on a cluster:", err)
