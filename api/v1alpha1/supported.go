@@ -19,7 +19,7 @@ var supported = map[reflect.Type][]string{
 	reflect.TypeFor[corev1.EnvVarSource]():         {"configMapKeyRef", "secretKeyRef"},
 	reflect.TypeFor[corev1.ResourceRequirements](): {"limits", "requests"},
 	reflect.TypeFor[corev1.SecurityContext](): {
-		"runAsUser", "runAsGroup", "readOnlyRootFilesystem", "capabilities", "privileged",
+		"runAsUser", "runAsGroup", "readOnlyRootFilesystem", "capabilities", "privileged", "allowPrivilegeEscalation",
 	},
 	reflect.TypeFor[Volume]():                       {"name", "persistent", "hostPath", "emptyDir", "secret", "configMap"},
 	reflect.TypeFor[corev1.EmptyDirVolumeSource]():  {"medium", "sizeLimit"},

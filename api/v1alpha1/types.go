@@ -142,8 +142,8 @@ type WangellServiceSpec struct {
 	// Layer says what the containers may write into their own layers. Default: as much as they like.
 	// +optional
 	Layer *Layer `json:"layer,omitempty"`
-	// SecurityContext supports runAsUser, runAsGroup, readOnlyRootFilesystem, capabilities and privileged; on
-	// Kubernetes, every field.
+	// SecurityContext supports runAsUser, runAsGroup, readOnlyRootFilesystem, capabilities, privileged and
+	// allowPrivilegeEscalation; on Kubernetes, every field.
 	// +optional
 	SecurityContext *corev1.SecurityContext `json:"securityContext,omitempty"`
 	// Init makes a small program the first process of the container. It starts the service's program, passes signals on

@@ -244,7 +244,21 @@ func (e *ValidationErrors) securityContext(p *field.Path, s *corev1.SecurityCont
 		e.capabilities(p.Child("capabilities").Child("add"), c.Add)
 		e.capabilities(p.Child("capabilities").Child("drop"), c.Drop)
 	}
+	e.escalation(p.Child("allowPrivilegeEscalation"), s)
 	e.refuseSet(p, *s)
+}
+
+// escalation refuses what Kubernetes refuses: a program that has all privileges cannot be kept from gaining some.
+func (e *ValidationErrors) escalation(p *field.Path, s *corev1.SecurityContext) {
+	if s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation {
+		return
+	}
+	switch {
+	case s.Privileged != nil && *s.Privileged:
+		e.add(p, "remove it, or privileged", "cannot be false with privileged: true")
+	case s.Capabilities != nil && slices.Contains(s.Capabilities.Add, "SYS_ADMIN"):
+		e.add(p, "remove it, or the capability", "cannot be false with the capability SYS_ADMIN")
+	}
 }
 
 func (e *ValidationErrors) capabilities(p *field.Path, names []corev1.Capability) {

@@ -112,7 +112,13 @@ func besides(p *types.Project) (notes []Note) {
 			strings.Join(p.DisabledServices[name].Profiles, " or --profile "))})
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Networks)) {
-		if n := p.Networks[name]; name != "default" || n.Internal || len(n.DriverOpts) > 0 {
+		n := p.Networks[name]
+		if n.Internal {
+			notes = append(notes, Note{Field: "networks." + name + ".internal", Lost: true,
+				Text: "its services reach other networks, such as the Internet: 'wangell up --egress=false' keeps all pods " +
+					"from these"})
+		}
+		if name != "default" || len(n.DriverOpts) > 0 {
 			notes = append(notes, Note{Field: "networks." + name, Lost: true,
 				Text: "there is one network: all services reach each other; limit clients with spec.allowFrom"})
 		}

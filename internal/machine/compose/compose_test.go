@@ -310,6 +310,38 @@ services:
 	}
 }
 
+func TestIsolationOfAProjectIsKeptOrNoted(t *testing.T) {
+	got, notes, err := translate(t, map[string]string{"compose.yaml": `
+services:
+  web:
+    image: example.com/web:1
+    expose: ["80"]
+    security_opt: ["no-new-privileges:true"]
+    ulimits: {nofile: 1000, core: 0}
+    userns_mode: host
+    networks: [back]
+  other:
+    image: example.com/other:1
+    expose: ["80"]
+    security_opt: ["seccomp:unconfined"]
+networks: {back: {internal: true}, default: {internal: true}}
+`}, "compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(got, "allowPrivilegeEscalation: false") != 1 {
+		t.Errorf("got\n%s", got)
+	}
+	wantNotes(t, notes, "networks.back.internal: its services reach other networks", "networks.default.internal: ",
+		"services.other.security_opt: ", "services.web.ulimits.nofile: ", "services.web.ulimits.core: ",
+		"services.web.userns_mode: ")
+	for _, n := range notes {
+		if strings.HasPrefix(n, "services.web.security_opt") {
+			t.Errorf("%s: it was taken over", n)
+		}
+	}
+}
+
 func TestOneBadServiceLeavesTheOthers(t *testing.T) {
 	got, notes, err := translate(t, map[string]string{"compose.yaml": `
 services:
@@ -339,6 +371,7 @@ func TestEachFieldOfAServiceIsTakenOverOrNoted(t *testing.T) {
 		"Attach", "Develop", "Restart", // see rest
 		"DependsOn", "Networks", "StdinOpen", "EndpointMode", "RestartPolicy",
 	}
+	var last []Note
 	outcome := func(s types.ServiceConfig) string {
 		s.Name = "web"
 		p := &types.Project{Name: "shop", Services: types.Services{"web": s}}
@@ -347,14 +380,22 @@ func TestEachFieldOfAServiceIsTakenOverOrNoted(t *testing.T) {
 		if writeErr := Write(&text, services); writeErr != nil {
 			t.Fatal(writeErr)
 		}
+		last = notes
 		return fmt.Sprintln(text.String(), notes, err)
 	}
 	base := types.ServiceConfig{}
 	base.Image, base.Expose = "example.com/web:1", types.StringOrNumberList{"80"}
 	before := outcome(base)
-	check := func(what reflect.StructField, s types.ServiceConfig) {
+	check := func(what reflect.StructField, prefix string, s types.ServiceConfig) {
 		if outcome(s) == before {
 			t.Errorf("%s: neither in the manifest nor in the list", what.Name)
+		}
+		name, _, _ := strings.Cut(what.Tag.Get("yaml"), ",")
+		for _, n := range last { // by the name that the user has written
+			of := strings.TrimPrefix(n.Field, prefix)
+			if n.Lost && name != "" && of != "" && of != name && !strings.HasPrefix(of, name+".") {
+				t.Errorf("%s%s: the note is about %s: %s", prefix, name, n.Field, n.Text)
+			}
 		}
 	}
 	for _, part := range []func(*types.ServiceConfig) any{
@@ -371,7 +412,11 @@ func TestEachFieldOfAServiceIsTakenOverOrNoted(t *testing.T) {
 				continue
 			}
 			fill(v.Field(i))
-			check(f, s)
+			prefix := ""
+			if s.Deploy != nil && v.Type() == reflect.TypeFor[types.DeployConfig]() {
+				prefix = "deploy."
+			}
+			check(f, prefix, s)
 		}
 	}
 }

@@ -89,9 +89,18 @@ func (t *translation) security() {
 	if len(s.CapAdd)+len(s.CapDrop) > 0 {
 		c.Capabilities, any = &corev1.Capabilities{Add: capabilities(s.CapAdd), Drop: capabilities(s.CapDrop)}, true
 	}
+	if slices.ContainsFunc(s.SecurityOpt, isNoNewPrivileges) {
+		no := false
+		c.AllowPrivilegeEscalation, any = &no, true
+	}
 	if any {
 		t.spec.SecurityContext = &c
 	}
+}
+
+// isNoNewPrivileges reports whether an option of security_opt keeps a program from gaining privileges.
+func isNoNewPrivileges(option string) bool {
+	return option == "no-new-privileges" || option == "no-new-privileges:true" || option == "no-new-privileges=true"
 }
 
 func capabilities(names []string) (out []corev1.Capability) {
@@ -129,10 +138,14 @@ func (t *translation) limits() {
 	if len(requests) > 0 {
 		t.spec.Resources.Requests = requests
 	}
+	field := "deploy.replicas"
+	if s.Scale != nil {
+		field = "scale"
+	}
 	if n := s.GetScale(); n == 0 {
-		t.assumed("deploy.replicas", "0: it is served all the same, and sleeps until a connection comes")
+		t.assumed(field, "0: it is served all the same, and sleeps until a connection comes")
 	} else if n > 1 {
-		t.lost("deploy.replicas", "%d: pods follow the load instead: write maxReplicas: %d and scaling", n, n)
+		t.lost(field, "%d: pods follow the load instead: write maxReplicas: %d and scaling", n, n)
 	}
 }
 

@@ -180,7 +180,8 @@ func securityOpts(security *corev1.SecurityContext) []oci.SpecOpts {
 			opts = append(opts, oci.WithAddedCapabilities(capNames(caps.Add)))
 		}
 	}
-	if security.AllowPrivilegeEscalation != nil && *security.AllowPrivilegeEscalation {
+	// Allowed by default, as by Kubernetes and Docker: sudo, mail servers and file capabilities need it.
+	if security.AllowPrivilegeEscalation == nil || *security.AllowPrivilegeEscalation {
 		opts = append(opts, oci.WithNewPrivileges)
 	}
 	// Last, as the profile depends on the capabilities.

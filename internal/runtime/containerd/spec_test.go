@@ -53,7 +53,7 @@ func TestContainerIsSetUpAsTheManifestSays(t *testing.T) {
 			!slices.Contains(got.Env, "FROM_IMAGE=yes") || !slices.Contains(got.Env, "HOSTNAME=plain") {
 			t.Errorf("args %q, env %q", got.Args, got.Env)
 		}
-		if got.CapEff != defaultCaps || got.Seccomp != "2" || got.NoNewPrivs != "1" {
+		if got.CapEff != defaultCaps || got.Seccomp != "2" || got.NoNewPrivs != "0" {
 			t.Errorf("capabilities %s, seccomp %s, no new privileges %s", got.CapEff, got.Seccomp, got.NoNewPrivs)
 		}
 		if !strings.Contains(got.Hosts, p.Addr.String()+"\tplain\n") || !strings.Contains(got.Hosts, "localhost") ||
@@ -80,7 +80,7 @@ func TestContainerIsSetUpAsTheManifestSays(t *testing.T) {
 		s.Command, s.Args, s.WorkingDir = []string{"/program"}, []string{"mine"}, "/etc"
 		s.Env = []corev1.EnvVar{{Name: "FROM_IMAGE", Value: "no"}}
 		s.SecurityContext = &corev1.SecurityContext{
-			RunAsUser: ptr(int64(1234)), AllowPrivilegeEscalation: ptr(true), ReadOnlyRootFilesystem: ptr(true),
+			RunAsUser: ptr(int64(1234)), AllowPrivilegeEscalation: ptr(false), ReadOnlyRootFilesystem: ptr(true),
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}},
 		}
 	}, func(p runtime.Pod, got runtimetest.Report) {
@@ -92,7 +92,7 @@ func TestContainerIsSetUpAsTheManifestSays(t *testing.T) {
 			slices.Contains(got.Env, "FROM_IMAGE=yes") {
 			t.Errorf("args %q, env %q", got.Args, got.Env)
 		}
-		if got.NoNewPrivs != "0" {
+		if got.NoNewPrivs != "1" {
 			t.Errorf("no new privileges %s", got.NoNewPrivs)
 		}
 		if code, text := runtimetest.Ask(t, p, "/write", url.Values{"f": {"/work/new"}}); code == http.StatusOK ||
