@@ -25,10 +25,12 @@ type setPaused struct {
 	version string
 }
 
-// createPods: create n pods like this one.
+// createPods: create n pods like this one, or find them if they exist already: an earlier request may have created them
+// although its answer was lost. known are the UIDs of the direct pods that do not count.
 type createPods struct {
-	pod *corev1.Pod
-	n   int
+	pod   *corev1.Pod
+	n     int
+	known map[string]bool
 }
 
 // deletePods: delete these direct pods, which have the label hash.

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -50,10 +51,14 @@ type directWorld struct {
 	logMu sync.Mutex
 	log   []string
 	deny  map[string]error // errors by request
+
+	// Guarded by world.mu.
+	names      map[string]string // the names of direct pods that the tests know, by their own
+	unanswered bool              // the answer to the next creation of a pod is lost
 }
 
 func newDirectWorld(t *testing.T, change func(*appsv1.Deployment), objects ...apiruntime.Object) *directWorld {
-	w := &directWorld{world: &world{t: t, version: 1, direct: true}, deny: map[string]error{}}
+	w := &directWorld{world: &world{t: t, version: 1, direct: true}, deny: map[string]error{}, names: map[string]string{}}
 	d := w.deployment(0)
 	d.Generation, d.Status.ObservedGeneration, d.Spec.Paused = 1, 1, true
 	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelService: "app"}}
@@ -146,15 +151,16 @@ func (w *directWorld) react(a clienttesting.Action) (bool, apiruntime.Object, er
 		if p.GenerateName == "" {
 			return false, nil, nil // the test's own
 		}
-		if err := w.did("create pod"); err != nil {
-			return true, nil, err
-		}
+		return w.createDirect(p)
+	case a.Matches("get", "pods"):
 		w.mu.Lock()
-		w.pods++
-		p.Name = fmt.Sprint("app-", w.pods)
+		name := w.names[a.(clienttesting.GetAction).GetName()]
 		w.mu.Unlock()
-		p.UID = types.UID(p.Name)
-		return true, p, w.client.Tracker().Create(podsGVR, p, "default")
+		if name == "" {
+			return false, nil, nil
+		}
+		pod, err := w.client.Tracker().Get(podsGVR, "default", name)
+		return true, pod, err
 	case a.Matches("delete", "pods"):
 		d := a.(clienttesting.DeleteActionImpl)
 		waits := d.DeleteOptions.GracePeriodSeconds == nil || *d.DeleteOptions.GracePeriodSeconds > 0
@@ -176,6 +182,31 @@ func (w *directWorld) react(a clienttesting.Action) (bool, apiruntime.Object, er
 	return false, nil, nil
 }
 
+// createDirect creates a pod under a short name that tests know, unless the one of its own name exists. With unanswered
+// set, the answer is lost.
+func (w *directWorld) createDirect(p *corev1.Pod) (bool, apiruntime.Object, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, err := w.client.Tracker().Get(podsGVR, "default", w.names[p.Name]); err == nil {
+		return true, nil, apierrors.NewAlreadyExists(corev1.Resource("pods"), p.Name)
+	}
+	if err := w.did("create pod"); err != nil {
+		return true, nil, err
+	}
+	w.pods++
+	short := fmt.Sprint("app-", w.pods)
+	w.names[p.Name] = short
+	p.Name, p.UID = short, types.UID(short)
+	if err := w.client.Tracker().Create(podsGVR, p, "default"); err != nil {
+		return true, nil, err
+	}
+	if w.unanswered {
+		w.unanswered = false
+		return true, nil, apierrors.NewTimeoutError("the answer is lost", 0)
+	}
+	return true, p, nil
+}
+
 // later makes the hand-over of direct pods due.
 func (w *directWorld) later() {
 	w.r.mu.Lock()
@@ -195,6 +226,61 @@ func (w *directWorld) settled(want string) {
 		}
 	}()
 	w.until(want, func() bool { got = w.done(); return got == want })
+}
+
+// A request for a pod is repeated after its answer was lost: it finds the pod. A pod that is known, or that ends, does
+// not count.
+func TestPodWhoseAnswerWasLostIsFound(t *testing.T) {
+	t.Parallel()
+	w := newDirectWorld(t, nil)
+	pod, s := directPod(w.deploymentNow(), "hash"), &service{ident: ident{"default/app", "default", "app"}}
+	create := func(known ...string) (string, error) {
+		of := map[string]bool{}
+		for _, uid := range known {
+			of[uid] = true
+		}
+		return w.r.api.createDirect(t.Context(), s.ident, pod, s.directNames(pod, of), of)
+	}
+	w.mu.Lock()
+	w.unanswered = true
+	w.mu.Unlock()
+	if uid, err := create(); uid != "" || err == nil {
+		t.Errorf("without an answer: %q, %v", uid, err)
+	}
+	for range 2 {
+		if uid, err := create(); uid != "app-1" || err != nil {
+			t.Errorf("again: %q, %v: want the pod that exists", uid, err)
+		}
+	}
+	if uid, err := create("app-1"); uid != "app-2" || err != nil {
+		t.Errorf("one more: %q, %v", uid, err)
+	}
+	ending, err := w.client.CoreV1().Pods("default").Get(t.Context(), "app-1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.update(ending, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+	if uid, err := create("app-2"); uid != "app-3" || err != nil {
+		t.Errorf("beside one that ends: %q, %v", uid, err)
+	}
+}
+
+func TestNamesOfDirectPodsAreHostNames(t *testing.T) {
+	pod := &corev1.Pod{}
+	for _, base := range []string{"app-5d4f-", strings.Repeat("long", 15) + "-5d4f-"} {
+		pod.GenerateName = base
+		seen := map[string]bool{}
+		for k := range 200 {
+			name := directName(pod, k)
+			if errs := validation.IsDNS1123Label(name); len(errs) > 0 || !strings.HasPrefix(name, base[:9]) {
+				t.Errorf("%q: %v", name, errs)
+			}
+			seen[name] = true
+		}
+		if len(seen) < 195 { // a name that comes twice is taken, and is left out
+			t.Errorf("%d different names of 200", len(seen))
+		}
+	}
 }
 
 // A wake creates its pod and nothing else. Later, in this order, the Deployment is scaled, gets a ReplicaSet that
@@ -323,7 +409,7 @@ func TestDirectPodsAreOfOneReplicaSet(t *testing.T) {
 	go w.r.Stop(w.t.Context(), "app-2", grace) //nolint:errcheck // it waits for a controller that is not there
 	w.until("the Deployment wants one", func() bool {
 		return strings.Contains(w.done(),
-			"scale 1, create set of 2, resume")
+			"scale 1, create set of 1, resume")
 	})
 }
 
@@ -495,7 +581,7 @@ func TestDeploymentThatIsNotAtRestIsScaled(t *testing.T) {
 	w.up("app-1")
 	w.until("the resumption", func() bool { return strings.HasPrefix(w.done(), "scale 1, resume") })
 
-	w = &directWorld{world: &world{t: t, version: 1}, deny: map[string]error{}}
+	w = &directWorld{world: &world{t: t, version: 1}, deny: map[string]error{}, names: map[string]string{}}
 	d := w.deployment(0)
 	d.Spec.Paused = true
 	w.client = fake.NewClientset(d)

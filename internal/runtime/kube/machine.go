@@ -62,7 +62,8 @@ func (m *machine) next(o observation) action {
 	case scaling, dropScaling, handScaling:
 		return scale{m.target}
 	case creating:
-		return createPods{directPod(m.direct.from, m.direct.hash), int(m.target) - len(m.direct.uids)}
+		return createPods{directPod(m.direct.from, m.direct.hash), int(m.target) - len(m.direct.uids),
+			maps.Clone(m.direct.uids)}
 	case dropDeleting:
 		return deletePods{slices.Sorted(maps.Keys(m.direct.uids)), m.direct.hash}
 	case handObserving:
@@ -70,7 +71,9 @@ func (m *machine) next(o observation) action {
 		d := o.deployment
 		if d != nil && parseVersion(d.ResourceVersion) >= m.scaled && seenByController(d) {
 			m.stage = handCreating
-			set := adopterOf(d, m.direct.template(d), m.direct.hash, int32(len(m.direct.uids)))
+			// A pod that the API server has lost before it was seen counts, but is not to be replaced here.
+			replicas := min(int32(len(m.direct.uids)), m.target)
+			set := adopterOf(d, m.direct.template(d), m.direct.hash, replicas)
 			m.adopter = set
 			return createSet{set}
 		}

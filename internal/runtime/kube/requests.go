@@ -114,6 +114,57 @@ func (q *requests) createPod(ctx context.Context, id ident, pod *corev1.Pod) (ui
 	return string(created.UID), nil
 }
 
+// directTries is how many names createDirect tries: more are taken only by pods of others.
+const directTries = 20
+
+// createDirect creates a direct pod with the next free name, or finds it if an earlier request has created it. It
+// returns its UID. known are the UIDs of other direct pods.
+func (q *requests) createDirect(
+	ctx context.Context, id ident, pod *corev1.Pod, names func() string, known map[string]bool,
+) (uid string, err error) {
+	for range directTries {
+		pod := pod.DeepCopy()
+		pod.Name = names()
+		uid, err = q.createPod(ctx, id, pod)
+		if !apierrors.IsAlreadyExists(err) {
+			return uid, err
+		}
+		found, getErr := q.pod(ctx, id, pod.Name)
+		if getErr != nil {
+			return "", getErr
+		}
+		if found != nil && !known[string(found.UID)] && sameDirect(found, pod) {
+			return string(found.UID), nil
+		}
+	}
+	return "", err
+}
+
+// sameDirect reports whether a pod that exists is one that a request for another would have created, and goes on.
+func sameDirect(found, wanted *corev1.Pod) bool {
+	for _, label := range []string{appsv1.DefaultDeploymentUniqueLabelKey, v1alpha1.LabelService} {
+		if found.Labels[label] != wanted.Labels[label] {
+			return false
+		}
+	}
+	over := found.Status.Phase == corev1.PodFailed || found.Status.Phase == corev1.PodSucceeded
+	return found.DeletionTimestamp == nil && !over
+}
+
+// pod returns a pod as the API server has it; nil if it has none of this name.
+func (q *requests) pod(ctx context.Context, id ident, name string) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	pod, err := q.client.CoreV1().Pods(id.namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return pod, nil
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	}
+	return nil, apiError(id.key, "read pod "+name, err)
+}
+
 // create creates a pod and returns it as it was created.
 func (q *requests) create(ctx context.Context, id ident, pod *corev1.Pod) (*corev1.Pod, error) {
 	ctx, cancel, err := q.forWrite(ctx, id.key, "create a pod")

@@ -50,6 +50,7 @@ type simulation struct {
 type simulatedPod struct {
 	hash  string
 	owner types.UID // its ReplicaSet; empty: none
+	name  string    // of a direct pod
 }
 
 func newSimulation(t *testing.T, seed uint64) *simulation {
@@ -151,9 +152,9 @@ func (x *simulation) act() bool {
 		return true
 	}
 	res := x.perform(a)
-	if _, pods := a.(createPods); x.mayFail && !pods && x.rng.IntN(8) == 0 {
+	if x.mayFail && x.rng.IntN(8) == 0 {
 		x.note("  is not answered")
-		res.err = errors.New("not answered")
+		res = result{err: errors.New("not answered"), created: res.created[:x.rng.IntN(len(res.created)+1)]}
 	}
 	x.m.done(res, x.now)
 	return true
@@ -179,8 +180,13 @@ func (x *simulation) perform(a action) (res result) {
 		}
 		x.changeDeployment(func(d *appsv1.Deployment) { d.Spec.Paused = a.paused })
 	case createPods:
+		k := 0
 		for range a.n {
-			res.created = append(res.created, x.createPod(a.pod.Labels["pod-template-hash"], ""))
+			uid := ""
+			for ; uid == "" || a.known[uid]; k++ {
+				uid = x.createDirect(a.pod.Labels["pod-template-hash"], directName(a.pod, k))
+			}
+			res.created = append(res.created, uid)
 		}
 	case deletePods:
 		for _, uid := range a.uids {
@@ -214,12 +220,27 @@ func (x *simulation) createSet(name, hash string, replicas int32) {
 	x.sets[name] = s
 }
 
+// createDirect returns the UID of the pod with a name, which may exist.
+func (x *simulation) createDirect(hash, name string) string {
+	for uid, p := range x.pods {
+		if p.name == name {
+			x.note("  %s exists", uid)
+			return uid
+		}
+	}
+	uid := x.createPod(hash, "")
+	p := x.pods[uid]
+	p.name = name
+	x.pods[uid] = p
+	return uid
+}
+
 // createPod and deletePod hold the property: whatever creates or deletes a pod, there are never more than were
 // wanted, nor fewer, since all came to rest.
 func (x *simulation) createPod(hash string, owner types.UID) string {
 	x.nextPod++
 	uid := fmt.Sprint("pod-", x.nextPod)
-	x.pods[uid] = simulatedPod{hash, owner}
+	x.pods[uid] = simulatedPod{hash: hash, owner: owner}
 	x.note("  %s is created by %q", uid, owner)
 	if len(x.pods) > x.most {
 		x.fail("there are %d pods, and at most %d were wanted", len(x.pods), x.most)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/runtime"
@@ -173,16 +175,18 @@ func sequenceDue(m *machine, o observation) bool {
 	return what != noTask && !at.After(o.now)
 }
 
-// createPods creates pods, all at once, and returns the UIDs of those that exist.
+// createPods creates pods, all at once, and returns the UIDs of those that exist, also of those that a request without
+// an answer has created.
 func (r *Runtime) createPods(ctx context.Context, s *service, a createPods) (uids []string, err error) {
 	begin := time.Now()
 	created, failed := make([]string, a.n), make([]error, a.n)
 	r.mu.Lock()
 	pod := r.preferring(s.key, a.pod)
+	names := s.directNames(pod, a.known)
 	r.mu.Unlock()
 	var all sync.WaitGroup
 	for i := range a.n {
-		all.Go(func() { created[i], failed[i] = r.api.createPod(ctx, s.ident, pod) })
+		all.Go(func() { created[i], failed[i] = r.api.createDirect(ctx, s.ident, pod, names, a.known) })
 	}
 	all.Wait()
 	err = errors.Join(failed...)
@@ -195,6 +199,30 @@ func (r *Runtime) createPods(ctx context.Context, s *service, a createPods) (uid
 		}
 	}
 	return uids, err
+}
+
+// directNames returns a function that returns the names for direct pods in their order, without those of pods that are
+// known, or about to end. It may be called from several goroutines. The lock is held.
+func (s *service) directNames(pod *corev1.Pod, known map[string]bool) func() string {
+	taken := map[string]bool{}
+	for uid, p := range s.pods {
+		if known[uid] || !p.stays() || p.over() {
+			taken[p.name] = true
+		}
+	}
+	var mu sync.Mutex
+	k := 0
+	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		for {
+			name := directName(pod, k)
+			k++
+			if !taken[name] {
+				return name
+			}
+		}
+	}
 }
 
 // deletePods deletes direct pods: the service sleeps again.

@@ -39,6 +39,17 @@ func directPod(d *appsv1.Deployment, hash string) *corev1.Pod {
 	}
 }
 
+// directName returns the name of direct pod k, counted from 0, of those that are like pod. All controllers that create
+// pods in the same rest of a Deployment use the same names in the same order, so that the API server refuses a pod that
+// an earlier request has created, whether that was answered or not. The names look like those of a ReplicaSet's pods.
+func directName(pod *corev1.Pod, k int) string {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s%d", pod.GenerateName, k)
+	const suffix, limit = 5, 63 // a pod's name is its host name
+	base := pod.GenerateName[:min(len(pod.GenerateName), limit-suffix)]
+	return base + rand.SafeEncodeString(fmt.Sprintf("%010d", h.Sum32()))[10-suffix:]
+}
+
 // adopterOf returns the ReplicaSet that adopts direct pods. The Deployment recognizes it as its own if its template is
 // the one that the pods were created from.
 func adopterOf(d *appsv1.Deployment, t *corev1.PodTemplateSpec, hash string, replicas int32) *appsv1.ReplicaSet {
