@@ -160,6 +160,7 @@ wg-controller * apps/deployments/scale: update
 wg-controller * apps/replicasets: get list watch create delete
 wg-controller * discovery.k8s.io/endpointslices: get list watch create update delete
 wg-controller * events.k8s.io/events: create patch
+wg-controller * events: list
 wg-controller * namespaces: list watch
 wg-controller * networking.k8s.io/networkpolicies: list watch
 wg-controller * nodes: get

@@ -60,18 +60,35 @@ func (r *runner) start(s *service, ref lifecycle.Ref) {
 	})
 }
 
+// startNews is how long the image of a pod may be missing before that is said.
+const startNews = time.Second
+
 // runStart waits for a free slot and starts a pod. A missing image is fetched first: starts that wait for a registry
 // must not occupy slots.
 func (r *runner) runStart(ctx context.Context, p *pod, w *wanted) (runtime.Pod, error) {
-	if err := r.preparer.prepare(ctx, w); err != nil {
+	waits := func(why string) {
+		r.loop.post(func() { r.deliver(p.service, lifecycle.Waits{Ref: p.ref, For: why}) })
+	}
+	said := time.AfterFunc(startNews, func() { waits(fmt.Sprintf("image %q is being fetched", w.spec.Spec.Image)) })
+	err := r.preparer.prepare(ctx, w)
+	if !said.Stop() {
+		waits("")
+	}
+	if err != nil {
 		return runtime.Pod{}, err
 	}
 	select {
 	case r.slots <- struct{}{}:
-		defer func() { <-r.slots }()
-	case <-ctx.Done():
-		return runtime.Pod{}, ctx.Err()
+	default:
+		waits(fmt.Sprintf("%d other pods are being started, as many as are at once", cap(r.slots)))
+		select {
+		case r.slots <- struct{}{}:
+			waits("")
+		case <-ctx.Done():
+			return runtime.Pod{}, ctx.Err()
+		}
 	}
+	defer func() { <-r.slots }()
 	return r.runtime.Start(ctx, w.spec, runtime.StartHooks{
 		Phase: func(ph runtime.Phase, at monotime.Time) {
 			r.loop.post(func() {
@@ -84,9 +101,7 @@ func (r *runner) runStart(ctx context.Context, p *pod, w *wanted) (runtime.Pod, 
 				r.deliver(p.service, lifecycle.NetworkReady{Ref: p.ref})
 			})
 		},
-		Waits: func(why string) {
-			r.loop.post(func() { r.deliver(p.service, lifecycle.Waits{Ref: p.ref, For: why}) })
-		},
+		Waits: waits,
 	})
 }
 

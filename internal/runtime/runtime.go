@@ -191,8 +191,8 @@ type StartHooks struct {
 	// Network is called once the pod's network exists and before its process runs, so that the watch for the listening
 	// socket is in place in time.
 	Network func(Pod)
-	// Waits is called with what the start waits for, in words for a message, when it has its network and that changes. A
-	// runtime need not call it.
+	// Waits is called with what the start waits for, in words for a message, when that changes. A runtime need not call
+	// it.
 	Waits func(why string)
 }
 

@@ -83,10 +83,10 @@ type PhaseEnded struct {
 // NetworkReady reports that the pod has a network and an address, so that daemons can watch for its socket.
 type NetworkReady struct{ Ref Ref }
 
-// Waits reports for what a start waits that has its network, as init containers.
+// Waits reports for what a start waits, such as an image, a volume or an init container.
 type Waits struct {
 	Ref Ref
-	// For is for a message.
+	// For is for a message; empty if it waits for nothing of note.
 	For string
 }
 

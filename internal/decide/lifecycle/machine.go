@@ -253,6 +253,20 @@ func (m *Machine) WaitsFor() (Ref, bool) {
 	return 0, false
 }
 
+// StartWaits says what the start of a pod waits for that a wake needs; empty if that is not known, or if its process
+// runs.
+func (m *Machine) StartWaits() string {
+	if m.state != Waking {
+		return ""
+	}
+	for _, p := range m.pods {
+		if p.startsReachable() && p.progress < podRunning && p.phases[phaseIndex(PhaseStarted)] == 0 && p.waits != "" {
+			return p.waits
+		}
+	}
+	return ""
+}
+
 // Lost returns the pod on a silent node that may still run and so keeps every other one from starting; false if there
 // is none.
 func (m *Machine) Lost() (Ref, bool) {

@@ -135,9 +135,8 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{61, WakeAsked{Parked: 1}, Waking, "start 2 | timer 2m1s | info: wakes: 1 connection request parked"},
 			{62, StopDone{1}, Waking, ""}}},
 		"waking: deadline, no image": {toWaking, []did{
-			{60, Timer{}, Failed, "refuse: no process after 1m0s: the image is still being fetched, or too many pods start at " +
-				"once | stop 1 30s | timer never | error: wake failed: no process after 1m0s: the image is still being fetched, " +
-				"or too many pods start at once"}}},
+			{60, Timer{}, Failed, "refuse: no process after 1m0s: its start has not come to its network | stop 1 30s | " +
+				"timer never | error: wake failed: no process after 1m0s: its start has not come to its network"}}},
 		"waking: deadline, no sandbox": {toWaking, []did{
 			{1, PhaseEnded{1, PhaseImage, at(1)}, Waking, ""},
 			{60, Timer{}, Failed, "refuse: no process after 1m0s: the image is there, the pod's network is not | stop 1 30s | " +

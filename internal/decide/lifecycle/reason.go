@@ -28,7 +28,7 @@ func (m *Machine) timeoutReason(p *pod) string {
 		return fmt.Sprintf("process runs but nothing listens on port %d for IPv4 after %s: check spec.targetPort, and that "+
 			"the process listens on 0.0.0.0 or [::], not on 127.0.0.1 or for IPv6 only", port, after)
 	}
-	why := "the image is still being fetched, or too many pods start at once"
+	why := "its start has not come to its network"
 	switch lastOf(p.phases) {
 	case PhaseSandbox:
 		why = "the network is ready, the container is not created"

@@ -112,7 +112,7 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 		"a new one never listens": {upTo4, toWarm, []did{
 			{1, Scale{2, "load"}, Warm, "start 2 | timer 1m1s | info: scaled from 1 to 2: load"},
 			{61, Timer{}, Warm, "start 3 | stop 2 30s | timer 2m1s | warn: a new pod does not serve: no process after 1m0s: " +
-				"the image is still being fetched, or too many pods start at once"}}},
+				"its start has not come to its network"}}},
 		"update: one after the other": {upTo4, toThree, []did{
 			{10, SpecChanged{upTo4, true}, Warm, "start 4 | timer 16m10s | " +
 				"info: the manifest changed: a new pod starts, the old one serves until it listens"},

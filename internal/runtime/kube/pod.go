@@ -61,7 +61,7 @@ func ownerOf(o *corev1.Pod) owner {
 }
 
 // podFlags are further facts about a pod, independent of each other.
-type podFlags uint8
+type podFlags uint16
 
 const (
 	podDelivered podFlags = 1 << iota // returned to the caller by Start, Appeared or List
@@ -72,6 +72,7 @@ const (
 	podInherited                      // it existed before this process
 	podCrashed                        // its end was delivered as that of a process that ended by itself
 	podExplained                      // its end was delivered with the cause
+	podSeenHere                       // the API server has reported it
 )
 
 // is reports whether any of the given flags is set.
@@ -174,6 +175,7 @@ func (s *service) rolling() bool {
 type waiter struct {
 	pod    *pod   // nil until a pod is assigned
 	heldUp string // why its pod does not start, although it still may
+	said   string // what was last said of what it waits for
 	steps  chan step
 	err    chan error
 }
@@ -183,7 +185,8 @@ type step struct {
 	phase  runtime.Phase
 	at     monotime.Time
 	pod    runtime.Pod
-	exited bool // its process ended
+	exited bool   // its process ended
+	waits  string // what the start waits for, of a step with nothing else
 }
 
 func newWaiter() *waiter {
@@ -196,6 +199,20 @@ func (w *waiter) report(s step) {
 	select {
 	case w.steps <- s:
 	default:
+	}
+}
+
+// hold notes why the pod does not start although it still may.
+func (w *waiter) hold(why string) {
+	w.heldUp = why
+	w.say(why)
+}
+
+// say reports what the start waits for, if that has changed.
+func (w *waiter) say(what string) {
+	if w.said != what {
+		w.said = what
+		w.report(step{waits: what})
 	}
 }
 

@@ -231,7 +231,12 @@ func (r *Runtime) heldUp(p *pod, o *corev1.Pod) {
 	if p.is(podStopping|podLeaving) || p.rt.Started != 0 || p.exit != nil {
 		return
 	}
-	t := troubleOf(o, p.container)
+	r.holdUp(p, w, troubleOf(o, p.container))
+}
+
+// holdUp records the trouble of a pod, for the Start that it is for if there is one. The lock is held.
+func (r *Runtime) holdUp(p *pod, w *waiter, t trouble) {
+	s := p.service
 	switch {
 	case t.reason == "":
 	case w == nil:
@@ -242,7 +247,7 @@ func (r *Runtime) heldUp(p *pod, o *corev1.Pod) {
 		}
 		w.fail(t)
 	default:
-		w.heldUp = t.reason
+		w.hold(t.reason)
 		r.reportTrouble(s, t)
 	}
 }

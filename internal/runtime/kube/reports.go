@@ -82,6 +82,10 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 		r.explainGone(o)
 		return
 	}
+	if !p.is(podSeenHere) {
+		p.set(podSeenHere)
+		r.after(explainAfter, func() { r.explainPod(p) })
+	}
 	r.observePod(p, o, inherited)
 	r.confirm(p)
 }
@@ -152,8 +156,8 @@ func (r *Runtime) checkReported(p *pod, node string) {
 	defer r.mu.Unlock()
 	s := p.service
 	if r.byUID[p.rt.ID] == p && !p.is(podDelivered|podStopping|podLeaving) && len(s.waiters) > 0 {
-		s.waiters[0].heldUp = fmt.Sprintf(
-			"pod %s runs on node %s, but no daemon has reported it: check the log of the daemon there", p.name, node)
+		s.waiters[0].hold(fmt.Sprintf(
+			"pod %s runs on node %s, but no daemon has reported it: check the log of the daemon there", p.name, node))
 		r.reportTrouble(s, trouble{reason: s.waiters[0].heldUp})
 	}
 }

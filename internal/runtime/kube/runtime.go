@@ -42,6 +42,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 		resizes:       workqueue.NewTypedDelayingQueue[string](),
 		resizeBackoff: workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastResizeRetry),
 		services:      map[v1alpha1.Key]*service{}, byUID: map[string]*pod{}, changed: make(chan struct{}),
+		explaining: make(chan struct{}, maxExplaining),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	writes, endWrites := context.WithCancel(r.ctx)

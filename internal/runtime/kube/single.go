@@ -58,7 +58,7 @@ func (r *Runtime) createSingle(ctx context.Context, s *service, w *waiter, hash 
 			uid = ""
 		}
 		if w.pod == nil && waits != "" && uid == "" {
-			w.heldUp = waits
+			w.hold(waits)
 			r.reportTrouble(s, r.heldUpBy(s, waits))
 		}
 		r.mu.Unlock()

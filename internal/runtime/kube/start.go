@@ -284,6 +284,10 @@ func (r *Runtime) follow(
 			switch {
 			case ctx.Err() != nil:
 				return runtime.Pod{}, ctx.Err()
+			case e.waits != "":
+				if hooks.Waits != nil {
+					hooks.Waits(e.waits)
+				}
 			case e.exited && explained == nil:
 				explained = time.After(explanationTimeout)
 			case e.exited:

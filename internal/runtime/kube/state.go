@@ -33,11 +33,13 @@ type Runtime struct {
 	resizeBackoff workqueue.TypedRateLimiter[string]
 	// endWrites ends all writes to the API server.
 	endWrites context.CancelFunc
-	workers   sync.WaitGroup
-	factory   informers.SharedInformerFactory
-	handlers  []func() error // remove the handlers from the informers
-	due       workqueue.TypedDelayingInterface[v1alpha1.Key]
-	backoff   workqueue.TypedRateLimiter[v1alpha1.Key]
+	// explaining holds an element for each request for the Events of a pod.
+	explaining chan struct{}
+	workers    sync.WaitGroup
+	factory    informers.SharedInformerFactory
+	handlers   []func() error // remove the handlers from the informers
+	due        workqueue.TypedDelayingInterface[v1alpha1.Key]
+	backoff    workqueue.TypedRateLimiter[v1alpha1.Key]
 
 	mu       sync.Mutex // guards what follows, and every service, pod and waiter
 	services map[v1alpha1.Key]*service
