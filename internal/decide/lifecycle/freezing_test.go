@@ -94,6 +94,17 @@ func TestServiceFreezesBeforeItIsStopped(t *testing.T) {
 				"publish 3 1:draining | timer 13s | warn: stopped while it was frozen: no room"},
 			{8.5, Quiet{Ref: 1, Generation: 3, LastPacket: at(8.1)}, Frozen,
 				"publish 4 1:serving | timer 1m8.5s | info: stays awake: a packet came"}}},
+		"frozen: its node is drained": {freezeSpec(), toFrozen, []did{
+			{8, Leaving{1, "its node is drained"}, Stopping,
+				"publish 3 1:draining | timer 13s | info: its node is drained: it is frozen, and the service sleeps"},
+			{8.2, Quiet{Ref: 1, Generation: 3, LastPacket: at(1)}, Stopping, "stop 1 30s | timer never"},
+			{9, Exited{Ref: 1}, Cold, "info: sleeps"},
+			{9, StopDone{1}, Cold, "publish 4"}}},
+		"frozen: its node is drained, and a client comes": {freezeSpec(), toFrozen, []did{
+			{8, Leaving{Ref: 1}, Stopping, "publish 3 1:draining | timer 13s | " +
+				"info: its pod is being removed from outside: it is frozen, and the service sleeps"},
+			{8.5, Quiet{Ref: 1, Generation: 3, LastPacket: at(8.1)}, Waking,
+				"start 2 | timer 1m8.5s | info: stays awake: a packet came | info: starts 1 pod: its pods cannot be reached"}}},
 		"a node that needs room stops only what is frozen": {freezeSpec(), toFreezing, []did{
 			{6.05, Pressed{"no room"}, Warm, ""}}},
 		"a service that always has a pod keeps it": {least, toFreezing, []did{

@@ -79,7 +79,14 @@ func (t *transition) leaving(e Leaving) {
 	if p == nil || p.is(podLeaving) || p.stopped() {
 		return
 	}
+	unused := t.freezes() && t.spec.Min == 0 && t.allFrozen() && p.serves() && t.count((*pod).serves) == 1
 	p.set(podLeaving)
+	if unused { // a replacement would only be frozen again
+		t.note("%s: it is frozen, and the service sleeps", cmp.Or(e.Why, "its pod is being removed from outside"))
+		t.freeze.stopAt = 0
+		t.drainAll(t.freeze.idle)
+		return
+	}
 	was := p.life
 	switch {
 	case p.is(podSleeping): // it is drained already
