@@ -47,7 +47,8 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 	errs.common(spec)
 	errs.readiness(s.Name, spec)
 	if spec.HostPort != 0 {
-		errs.add(specPath.Child("hostPort"), "remove it; the Service has a node port",
+		errs.add(specPath.Child("hostPort"),
+			"remove it; with controller.nodePorts of the chart, each service has a port of every node",
 			"is not available on Kubernetes: only on one machine")
 	}
 	if spec.HostAddress != "" {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"wangell.loutres.me/api/v1alpha1"
 )
@@ -133,11 +134,28 @@ func (d *decoder) structure(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	}
 }
 
+// inTemplate returns where a field of pods goes that somebody has written into the spec of a service, which is a struct
+// of type t; empty if it is none.
+func inTemplate(name string, t reflect.Type) string {
+	if t != reflect.TypeFor[v1alpha1.WangellServiceSpec]() {
+		return ""
+	}
+	if _, ok := fieldsOf(reflect.TypeFor[corev1.PodSpec]()).byName[name]; ok {
+		return "spec.template.spec"
+	}
+	if _, ok := fieldsOf(reflect.TypeFor[corev1.Container]()).byName[name]; ok {
+		return "a container of spec.template.spec.containers"
+	}
+	return ""
+}
+
 // unknown reports an unknown field and suggests the one that was probably meant.
 func (d *decoder) unknown(key *yaml.Node, t reflect.Type, p *field.Path) {
 	name := key.Value
 	fix := "remove it; the fields here are " + offer(t)
-	if meant, ok := nearest(name, fieldsOf(t).names); ok {
+	if place := inTemplate(name, t); place != "" {
+		fix = "remove it; on Kubernetes it goes into " + place
+	} else if meant, ok := nearest(name, fieldsOf(t).names); ok {
 		fix = "did you mean " + meant + "?"
 		d.reported = append(d.reported, child(p, meant).String())
 	} else if _, ok := fieldsOf(reflect.TypeFor[v1alpha1.WangellServiceSpec]()).byName[name]; ok {

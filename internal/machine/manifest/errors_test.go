@@ -82,3 +82,18 @@ func TestNearestSuggestsOnlyCloseNames(t *testing.T) {
 		}
 	}
 }
+
+// A field of pods that stands in the spec of a service has a place, which its error names.
+func TestFieldsOfPodsHaveAPlace(t *testing.T) {
+	for fields, want := range map[string]string{
+		"nodeSelector: {a: b}": "spec.nodeSelector: unknown field: remove it; on Kubernetes it goes into spec.template.spec",
+		"livenessProbe: {}": "spec.livenessProbe: unknown field: remove it; on Kubernetes it goes into a container of " +
+			"spec.template.spec.containers",
+		"idleTimeOut: 3": "spec.idleTimeOut: unknown field: did you mean idleTimeout?",
+	} {
+		_, err := load(t, doc("a", fields+", "+hello), "-")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", fields, err, want)
+		}
+	}
+}
