@@ -173,12 +173,10 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		loop: c.loop, events: c.events, peers: map[uint64]wire.Peer{},
 		aloneChanged: func() { e.changed.addAll(e.table.services) },
 	}
-	var blobs *images.Blobs
 	if cluster != nil {
 		e.prefetch = images.NewPlanner(imageHost{c.loop, c.workers, e}, images.Config{
 			Cluster: cluster, Settle: cfg.ImageSettle, Retry: cfg.ImageRetry, Lazy: cfg.Lazy,
 		})
-		blobs = images.NewBlobs(cfg.Key, e.prefetch)
 	}
 	e.publisher = newPublisher(c.loop, e.table, e.daemons, e.step)
 	meter, _ := cfg.Runtime.(runtime.Meter)
@@ -195,9 +193,14 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		loop: c.loop, table: e.table, events: c.events, deliver: e.step, rolls: cluster != nil, onHistory: cfg.OnHistory,
 	}
 	nodes := &nodes{
-		loop: c.loop, table: e.table, daemons: e.daemons, cluster: cluster, deliver: e.step,
-		byName: map[string]*node{}, newcomers: map[uint64]bool{}, gathering: cfg.AwaitServices,
+		loop: c.loop, workers: c.workers, events: c.events, table: e.table, daemons: e.daemons, cluster: cluster,
+		deliver: e.step,
+		byName:  map[string]*node{}, newcomers: map[uint64]bool{}, gathering: cfg.AwaitServices,
 		tagger: &tagger{key: cfg.Key, loop: c.loop, daemons: e.daemons, able: map[uint64]bool{}},
+	}
+	var blobs *images.Blobs
+	if cluster != nil {
+		blobs = images.NewBlobs(cfg.Key, e.prefetch, nodes.addr)
 	}
 	e.runner = &runner{
 		runtime: cfg.Runtime, loop: c.loop, workers: c.workers, events: c.events, preparer: e.preparer, table: e.table,

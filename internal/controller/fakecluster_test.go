@@ -35,6 +35,7 @@ type fakeCluster struct {
 	inherited []string
 	asked     int // how often Rolling was called
 
+	addrs     map[string][]netip.Addr      // of nodes; nil: those of nodeAddr
 	taints    map[string][]corev1.Taint    // of nodes
 	labels    map[string]map[string]string // of nodes, further ones
 	preferred map[v1alpha1.Key][]string    // of the last PreferNodes
@@ -63,6 +64,18 @@ func (r *fakeCluster) DescribeNode(_ context.Context, name string) (map[string]s
 	labels := map[string]string{corev1.LabelHostname: name}
 	maps.Copy(labels, r.labels[name])
 	return labels, r.taints[name], nil
+}
+
+func (r *fakeCluster) NodeAddrs(_ context.Context, name string) ([]netip.Addr, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.addrs == nil {
+		return []netip.Addr{nodeAddr(name)}, nil
+	}
+	if addrs, known := r.addrs[name]; known {
+		return addrs, nil
+	}
+	return nil, runtime.ErrNotFound
 }
 
 func (r *fakeCluster) PreferNodes(k v1alpha1.Key, names []string) {

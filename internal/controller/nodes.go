@@ -3,13 +3,18 @@
 package controller
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -38,8 +43,9 @@ const (
 type node struct {
 	name       string
 	session    uint64        // of its daemon; 0 while there is none
-	info       *wire.Node    // as its daemon, or the daemon before, described it; nil if none did
+	info       *wire.Node    // as its daemon, or the one before, described it, once confirmed; nil if none did
 	described  uint64        // session in which it did
+	claim      claim         // what its daemon says, before the cluster has confirmed it
 	tagReady   wire.TagReady // as its daemon, or the daemon before, reported it
 	readyIn    uint64        // session in which it did
 	tags       bool          // it opens tagged packets, and tags those to nodes that do
@@ -48,14 +54,35 @@ type node struct {
 	away       bool          // its pods do not count
 }
 
+// claim is the description of a node by its daemon.
+type claim struct {
+	session uint64
+	info    *wire.Node
+	waiting []func() // messages of the session that depend on it, in their order
+}
+
+const (
+	// firstClaimRetry and lastClaimRetry bound the pause before a cluster is asked again for the addresses of a node.
+	firstClaimRetry = time.Second
+	lastClaimRetry  = 30 * time.Second
+	// maxClaimWaiting is the most messages that wait for the confirmation of a description: more than there are pods on
+	// a node.
+	maxClaimWaiting = 1024
+)
+
 // nodes are all nodes, and the list of nodes that daemons have.
 type nodes struct {
 	loop    *loop
+	workers *workers
+	events  *hub
 	table   *table
 	daemons *daemons
 	cluster runtime.Cluster // nil on one machine
 	deliver deliver
 	tagger  *tagger
+	// confirmed are the addresses of nodes according to the cluster, by the node's name, also of nodes that are away: a
+	// daemon must be able to come back while the cluster does not answer.
+	confirmed map[string][]netip.Addr
 
 	byName     map[string]*node
 	open       bool            // the pause is over
@@ -77,23 +104,111 @@ func (n *nodes) node(name string) *node {
 	return at
 }
 
-// describe records a daemon's description of its node. The daemon gets the list of nodes, and what it needs for tags if
-// it has said before that it supports them.
+// describe handles a daemon's description of its node. It counts once the cluster has the node with that address:
+// whoever has the key of a node could name the address of another one.
 func (n *nodes) describe(from wire.Peer, info *wire.Node) {
 	at := n.node(from.Node)
-	at.info, at.described = info, from.ID
-	n.newcomers[from.ID] = true
-	if n.tagger.able[from.ID] && n.tagger.now != nil {
-		n.daemons.send(from.ID, n.tagger.now)
+	at.claim = claim{session: from.ID, info: info}
+	switch {
+	case n.cluster == nil:
+		n.accept(at)
+	case !info.Addr.Is4():
+		n.refuse(at, fmt.Sprintf("its daemon says that its address is %s: nodes need an IPv4 address", info.Addr))
+	case slices.Contains(n.confirmed[at.name], info.Addr):
+		n.accept(at)
+	default:
+		n.confirm(at, firstClaimRetry)
 	}
-	n.settleTags(at)
 }
 
-// describeTags handles a daemon's report of the keys that its gate has.
+// confirm asks the cluster for the addresses of a node, and accepts the node if what its daemon says is one of them. It
+// asks again after a pause, which doubles, while the daemon is connected.
+func (n *nodes) confirm(at *node, pause time.Duration) {
+	session := at.claim.session
+	n.workers.group.Go(func() {
+		addrs, err := n.cluster.NodeAddrs(n.workers.ctx, at.name)
+		n.loop.post(func() {
+			if n.loop.halted || at.claim.session != session || at.session != session || at.described == session {
+				return
+			}
+			addr := at.claim.info.Addr
+			switch {
+			case err == nil && (len(addrs) == 0 || slices.Contains(addrs, addr)):
+				if n.confirmed == nil {
+					n.confirmed = map[string][]netip.Addr{}
+				}
+				n.confirmed[at.name] = append(addrs, addr)
+				n.accept(at)
+				return
+			case errors.Is(err, runtime.ErrNotFound):
+				n.refuse(at, "the cluster has no such node")
+			case err != nil:
+				n.refuse(at, "its addresses cannot be read: "+err.Error())
+			default:
+				n.refuse(at, fmt.Sprintf("its daemon says that its address is %s, and the status of the Node has %v",
+					addr, addrs))
+			}
+			n.loop.after(pause, func() {
+				if at.claim.session == session && at.session == session {
+					n.confirm(at, min(2*pause, lastClaimRetry))
+				}
+			})
+		})
+	})
+}
+
+// refuse reports why a node is not a member.
+func (n *nodes) refuse(at *node, why string) {
+	text := fmt.Sprintf("node %s gets no packets of other nodes: %s", at.name, why)
+	n.events.report("", v1alpha1.EventProblem, status.SeverityWarning, text)
+}
+
+// accept makes a node one of the list, as its daemon has described it. The daemon gets the list of nodes, and what it
+// needs for tags if it has said before that it supports them.
+func (n *nodes) accept(at *node) {
+	id := at.claim.session
+	at.info, at.described = at.claim.info, id
+	n.newcomers[id] = true
+	if at.readyIn == id {
+		n.tagger.able[id] = true
+		if n.tagger.now != nil {
+			n.daemons.send(id, n.tagger.now)
+		}
+	}
+	n.settleTags(at)
+	waiting := at.claim.waiting
+	at.claim.waiting = nil
+	for _, f := range waiting {
+		f()
+	}
+}
+
+// whenAccepted runs f once the cluster has confirmed the description of a daemon's node, if the daemon has sent one.
+func (n *nodes) whenAccepted(from wire.Peer, f func()) {
+	at := n.node(from.Node)
+	switch c := &at.claim; {
+	case n.cluster == nil || c.session != from.ID || at.described == from.ID:
+		f()
+	case len(c.waiting) < maxClaimWaiting:
+		c.waiting = append(c.waiting, f)
+	}
+}
+
+// addr returns the address of a node; the zero value if it is not known, or not confirmed.
+func (n *nodes) addr(name string) netip.Addr {
+	if at := n.byName[name]; at != nil && at.info != nil {
+		return at.info.Addr
+	}
+	return netip.Addr{}
+}
+
+// describeTags handles a daemon's report of the keys that its gate has. A node that is not accepted gets no keys.
 func (n *nodes) describeTags(from wire.Peer, ready *wire.TagReady) {
 	at := n.node(from.Node)
 	at.tagReady, at.readyIn = *ready, from.ID
-	n.tagger.able[from.ID] = true
+	if at.described == from.ID {
+		n.tagger.able[from.ID] = true
+	}
 	n.settleTags(at)
 }
 
@@ -191,13 +306,19 @@ func (n *nodes) endPause() {
 	}
 }
 
-// list is the nodes that have a daemon, by name.
+// list is the nodes that have a daemon, by name. Of nodes with the same address all tag if one does: a node that takes
+// the address of another one must not make its packets valid without tags.
 func (n *nodes) list() []wire.NodeInfo {
 	var list []wire.NodeInfo
+	tags := map[netip.Addr]bool{}
 	for _, at := range n.byName {
 		if at.info != nil && (at.session != 0 || at.restarting) {
 			list = append(list, wire.NodeInfo{Name: at.name, Addr: at.info.Addr, Tags: at.tags})
+			tags[at.info.Addr] = tags[at.info.Addr] || at.tags
 		}
+	}
+	for i := range list {
+		list[i].Tags = tags[list[i].Addr]
 	}
 	slices.SortFunc(list, func(a, b wire.NodeInfo) int { return strings.Compare(a.Name, b.Name) })
 	return list

@@ -58,7 +58,7 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 	case *wire.TagReady:
 		r.nodes.describeTags(from, m)
 	case *wire.PodReport:
-		r.podReport(from, m)
+		r.nodes.whenAccepted(from, func() { r.podReport(from, m) })
 	case *wire.PodLog:
 		if e.cluster != nil {
 			e.cluster.ReportLog(runtime.PodLog{PodID: m.UID, Container: m.Container, Node: from.Node, Text: m.Text})
@@ -243,7 +243,7 @@ func (r *receiver) podReport(from wire.Peer, m *wire.PodReport) {
 		ID: m.UID, Service: v1alpha1.Key(m.Service), SpecHash: m.SpecHash, Addr: m.Addr, Netns: m.Netns, Node: from.Node,
 	}
 	if info := r.nodes.node(from.Node).info; info != nil {
-		pod.NodeAddr = info.Addr
+		pod.NodeAddr = info.Addr // as the cluster has confirmed it
 	}
 	event := runtime.PodEvent(m.Event)
 	if event == runtime.PodContainerStarted {

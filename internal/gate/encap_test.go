@@ -5,10 +5,13 @@ package gate
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"net/netip"
+	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 )
@@ -49,6 +52,20 @@ func newRemoteWorld(t testing.TB, change func(*Config)) *world {
 	w.must(w.g.SetNodes(plain(thisNode, otherNode)))
 	w.must(w.g.Announce(true, nil))
 	return w
+}
+
+// What a daemon is told of one node must not keep it from others.
+func TestNodesAreSetWithoutThoseThatAreNoUse(t *testing.T) {
+	w := newRemoteWorld(t, nil)
+	nodes := append([]Node{{Addr: netip.MustParseAddr("fd00::1")}}, plain(stranger)...)
+	if err := w.g.SetNodes(nodes); err == nil || !strings.Contains(err.Error(), "fd00::1: not an IPv4 address") {
+		t.Errorf("error %v", err)
+	}
+	var flags uint32
+	w.must(w.g.objs.Nodes.Lookup(toBE(stranger), &flags))
+	if err := w.g.objs.Nodes.Lookup(toBE(otherNode), &flags); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("a node that is no longer set: %v", err)
+	}
 }
 
 // remote adds a service whose pod 1 is on the other node.

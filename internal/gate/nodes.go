@@ -35,12 +35,15 @@ func (n Node) flags(before uint32) uint32 {
 }
 
 // SetNodes sets the other nodes. Encapsulated packets from any other address are dropped and counted (unknown_node),
-// and so are packets without a tag from nodes with TagsAll (untagged).
+// and so are packets without a tag from nodes with TagsAll (untagged). A node whose address is not usable is left out,
+// and named in the error.
 func (g *Gate) SetNodes(nodes []Node) error {
 	wanted := map[uint32]Node{}
+	var errs []error
 	for _, n := range nodes {
 		if err := checkNode(n.Addr); err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		if n.Addr != g.cfg.NodeAddr {
 			wanted[toBE(n.Addr)] = n
@@ -56,19 +59,20 @@ func (g *Gate) SetNodes(nodes []Node) error {
 		}
 		before[n] = v
 	}
-	errs := []error{it.Err()}
+	if err := it.Err(); err != nil {
+		errs = append(errs, fmt.Errorf("reading the nodes from the gate's map: %w", err))
+	}
 	for _, n := range gone {
-		if err := g.objs.Nodes.Delete(n); !errors.Is(err, ebpf.ErrKeyNotExist) {
-			errs = append(errs, err)
+		if err := g.objs.Nodes.Delete(n); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, fmt.Errorf("removing a node from the gate's map: %w", err))
 		}
 	}
 	for addr, n := range wanted {
-		errs = append(errs, g.objs.Nodes.Put(addr, n.flags(before[addr])))
+		if err := g.objs.Nodes.Put(addr, n.flags(before[addr])); err != nil {
+			errs = append(errs, fmt.Errorf("writing the node %v to the gate's map: %w", n.Addr, err))
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("writing the nodes to the gate's map: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // AddNode adds one node to the nodes of SetNodes, without tags. A node that is there already stays as it is.

@@ -81,7 +81,7 @@ func (m *membership) add(piece *wire.Nodes, now monotime.Time) bool {
 		before[n.Addr] = s.since
 		m.note(n.Addr, sender{last: now, tags: s.tags}) // the old list had it until now
 	}
-	m.known, m.generation, m.nodes, m.partial = true, piece.Generation, m.partial.Nodes, nil
+	m.known, m.generation, m.nodes, m.partial = true, piece.Generation, usable(m.partial.Nodes), nil
 	selfTags := slices.ContainsFunc(m.nodes, func(n wire.NodeInfo) bool { return n.Addr == m.self && n.Tags })
 	for _, n := range m.nodes {
 		s := sender{last: now, tags: n.Tags}
@@ -92,6 +92,20 @@ func (m *membership) add(piece *wire.Nodes, now monotime.Time) bool {
 	}
 	maps.DeleteFunc(m.senders, func(_ netip.Addr, s sender) bool { return now.Sub(s.last) > senderHold })
 	return true
+}
+
+// usable returns the nodes of a list with which the gate can exchange packets. Of nodes with the same address all tag
+// if one does.
+func usable(list []wire.NodeInfo) []wire.NodeInfo {
+	list = slices.DeleteFunc(list, func(n wire.NodeInfo) bool { return !n.Addr.Is4() })
+	tags := map[netip.Addr]bool{}
+	for _, n := range list {
+		tags[n.Addr] = tags[n.Addr] || n.Tags
+	}
+	for i := range list {
+		list[i].Tags = tags[list[i].Addr]
+	}
+	return list
 }
 
 // note stores a sender. m.mu is held.
@@ -121,11 +135,11 @@ func (m *membership) accepted(now monotime.Time) (nodes []gate.Node, wait time.D
 }
 
 // accept accepts packets of a node that has a pod; the list with the node may arrive later. It reports whether the node
-// is new.
+// is new. Without an IPv4 address it never is.
 func (m *membership) accept(addr netip.Addr, now monotime.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, known := m.senders[addr]; known {
+	if _, known := m.senders[addr]; known || !addr.Is4() {
 		return false
 	}
 	m.note(addr, sender{last: now})

@@ -21,7 +21,7 @@ func TestMembershipChangesWhenAListIsComplete(t *testing.T) {
 	var m membership
 	info := func(names ...string) (out []wire.NodeInfo) {
 		for _, n := range names {
-			out = append(out, wire.NodeInfo{Name: n})
+			out = append(out, wire.NodeInfo{Name: n, Addr: netip.AddrFrom4([4]byte{192, 0, 2, n[0]})})
 		}
 		return out
 	}
@@ -253,5 +253,24 @@ func TestOwnerIsAsTheProtocolSpecifies(t *testing.T) {
 	}
 	if got := owner(vipNumber(1), nil).name; got != "" {
 		t.Errorf("without nodes: %q", got)
+	}
+}
+
+// What one node makes the controller say of it must not be worth more than that node.
+func TestListOfNodesIsUsedWithoutItsBadEntries(t *testing.T) {
+	m := membership{self: netip.MustParseAddr("192.0.2.9")}
+	a := netip.MustParseAddr("192.0.2.1")
+	list := &wire.Nodes{WithTags: true, Generation: 1, Pieces: 1, Nodes: []wire.NodeInfo{
+		{Name: "a", Addr: a, Tags: true}, {Name: "six", Addr: netip.MustParseAddr("fd00::1"), Tags: true},
+		{Name: "taker", Addr: a},
+	}}
+	if !m.add(list, 1) {
+		t.Fatal("the list is not complete")
+	}
+	if m.accept(netip.MustParseAddr("fd00::2"), 1) {
+		t.Error("a node without an IPv4 address was accepted")
+	}
+	if got, _ := m.accepted(1); !slices.Equal(got, []gate.Node{{Addr: a, Tags: true}}) {
+		t.Errorf("accepted %+v", got)
 	}
 }

@@ -150,8 +150,13 @@ type Cluster interface {
 	// SetNodes sets the names of all nodes that have a daemon. A pod on another node cannot serve, and a Start does not
 	// wait for it. SetNodes must not block.
 	SetNodes(names []string)
-	// DescribeNode returns the properties that decide which pods could run on a node.
+	// DescribeNode returns the properties that decide which pods could run on a node. The error is ErrNotFound if there
+	// is no such node.
 	DescribeNode(ctx context.Context, name string) (labels map[string]string, taints []corev1.Taint, err error)
+	// NodeAddrs returns the addresses that the cluster knows of a node: what its daemon reports as its address must be one
+	// of them. None means that the cluster keeps no addresses, and believes daemons. The error is ErrNotFound if there is
+	// no such node.
+	NodeAddrs(ctx context.Context, name string) ([]netip.Addr, error)
 	// PreferNodes sets the nodes on which the next pods of a service should run if they fit there, because these have its
 	// images. It must not block.
 	PreferNodes(k v1alpha1.Key, names []string)

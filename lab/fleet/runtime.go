@@ -120,6 +120,9 @@ func (r *instant) ReportPod(runtime.PodReport) {}
 // ReportLog implements runtime.Cluster.
 func (r *instant) ReportLog(runtime.PodLog) {}
 
+// NodeAddrs implements runtime.Cluster: it knows none.
+func (r *instant) NodeAddrs(context.Context, string) ([]netip.Addr, error) { return nil, nil }
+
 // SetNodes implements runtime.Cluster.
 func (r *instant) SetNodes([]string) {}
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -58,6 +59,9 @@ func (podless) SetNodes([]string) {}
 func (podless) DescribeNode(context.Context, string) (map[string]string, []corev1.Taint, error) {
 	return nil, nil, nil
 }
+
+// NodeAddrs implements runtime.Cluster: it knows none.
+func (podless) NodeAddrs(context.Context, string) ([]netip.Addr, error) { return nil, nil }
 
 // PreferNodes implements runtime.Cluster.
 func (podless) PreferNodes(v1alpha1.Key, []string) {}

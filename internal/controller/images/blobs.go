@@ -4,6 +4,7 @@ package images
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"time"
 
 	"wangell.loutres.me/internal/decide/blobindex"
@@ -21,14 +22,15 @@ const GrantFor = time.Hour
 type Blobs struct {
 	key     wire.Key // the master key
 	planner *Planner
+	addrOf  func(node string) netip.Addr
 	index   blobindex.Index
 	mirrors map[string]mirror // by node
 }
 
 // NewBlobs returns the Blobs of a planner's nodes. key is the controller's master key, from which the keys of
-// nodes follow.
-func NewBlobs(key wire.Key, planner *Planner) *Blobs {
-	return &Blobs{key: key, planner: planner, mirrors: map[string]mirror{}}
+// nodes follow. addrOf returns the address of a node as the cluster has it: nodes are sent nowhere else for blobs.
+func NewBlobs(key wire.Key, planner *Planner, addrOf func(node string) netip.Addr) *Blobs {
+	return &Blobs{key: key, planner: planner, addrOf: addrOf, mirrors: map[string]mirror{}}
 }
 
 // mirror is where a node shares blobs.
@@ -86,7 +88,7 @@ func (b *Blobs) holders(asker mirror, a blobindex.Answer, now time.Time) *wire.H
 	}
 	for _, h := range a.Holders {
 		at, ok := b.mirrors[h.Node]
-		if !ok || !b.planner.shares(h.Node, a.Repository) {
+		if !ok || at.Addr.Addr() != b.addrOf(h.Node) || !b.planner.shares(h.Node, a.Repository) {
 			continue
 		}
 		out.Holders = append(out.Holders, wire.Holder{

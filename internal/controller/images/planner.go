@@ -8,6 +8,7 @@ package images
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"maps"
 	"slices"
@@ -161,7 +162,7 @@ func (p *Planner) Left(peer wire.Peer) {
 }
 
 // describe reads the labels and taints of a node periodically while it has a daemon. A node that cannot be read
-// counts as one where every pod could run.
+// counts as one where every pod could run. One that the cluster does not have gets no images.
 func (p *Planner) describe(n *node) {
 	if p.nodes[n.Name] != n || p.host.Idle() {
 		return
@@ -173,11 +174,12 @@ func (p *Planner) describe(n *node) {
 			if err == nil {
 				n.Known, n.Labels, n.Taints = true, labels, taints
 			}
-			same := n.described && was.Known == n.Known && maps.Equal(was.Labels, n.Labels) &&
+			is := !errors.Is(err, runtime.ErrNotFound)
+			same := n.described == is && was.Known == n.Known && maps.Equal(was.Labels, n.Labels) &&
 				slices.EqualFunc(was.Taints, n.Taints, func(a, b corev1.Taint) bool {
 					return a.MatchTaint(&b) && a.Value == b.Value
 				})
-			n.described = true
+			n.described = is
 			if !same {
 				p.Touch()
 			}

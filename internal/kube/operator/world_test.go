@@ -142,6 +142,7 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	w.create(ns)
 	w.namespace = ns.Name
+	w.haveNode("node-1", "192.0.2.1")
 	rand.Read(w.key[:])
 	pools, err := ParsePools([]string{"10.46.100.0/29"})
 	if err != nil {
@@ -158,6 +159,27 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 		change(&w.cfg)
 	}
 	return w
+}
+
+// haveNode makes sure that the cluster has a Node with an address. All tests share it.
+func (w *world) haveNode(name, addr string) {
+	w.t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	err := w.client.Create(w.t.Context(), n)
+	if apierrors.IsAlreadyExists(err) {
+		err = w.client.Get(w.t.Context(), client.ObjectKeyFromObject(n), n)
+	}
+	if err == nil && len(n.Spec.Taints) > 0 { // a new Node is not ready
+		n.Spec.Taints = nil
+		err = w.client.Update(w.t.Context(), n)
+	}
+	if err == nil && len(n.Status.Addresses) == 0 {
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: addr}}
+		err = w.client.Status().Update(w.t.Context(), n)
+	}
+	if err != nil && !apierrors.IsConflict(err) { // else another test does the same
+		w.t.Fatal(err)
+	}
 }
 
 // run starts an operator and returns once it leads. It ends with the test, or when stop is called.

@@ -5,12 +5,16 @@ package kube
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
 )
 
 const (
@@ -23,9 +27,7 @@ const (
 
 // DescribeNode implements runtime.Cluster.
 func (r *Runtime) DescribeNode(ctx context.Context, name string) (map[string]string, []corev1.Taint, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	n, err := r.cfg.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	n, err := r.getNode(ctx, name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -36,6 +38,38 @@ func (r *Runtime) DescribeNode(ctx context.Context, name string) (map[string]str
 	}
 	r.hostnames[name] = cmp.Or(n.Labels[corev1.LabelHostname], name)
 	return n.Labels, n.Spec.Taints, nil
+}
+
+// NodeAddrs implements runtime.Cluster: those from which kubelet chooses the host IP of its pods, by which a daemon
+// knows its node. They are the Node's internal addresses, or the external ones if there is none.
+func (r *Runtime) NodeAddrs(ctx context.Context, name string) ([]netip.Addr, error) {
+	n, err := r.getNode(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		var addrs []netip.Addr
+		for _, a := range n.Status.Addresses {
+			if ip := parseIPv4(a.Address); a.Type == kind && ip.IsValid() {
+				addrs = append(addrs, ip)
+			}
+		}
+		if len(addrs) > 0 {
+			return addrs, nil
+		}
+	}
+	return nil, fmt.Errorf("node %s has no IPv4 address in its status", name)
+}
+
+// getNode reads a Node. The error is runtime.ErrNotFound if there is none.
+func (r *Runtime) getNode(ctx context.Context, name string) (*corev1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	n, err := r.cfg.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("node %s: %w", name, runtime.ErrNotFound)
+	}
+	return n, err
 }
 
 // PreferNodes implements runtime.Cluster.
