@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 	"time"
@@ -67,16 +68,28 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// BenchmarkStranger measures the cost of a datagram that fails authentication.
+// BenchmarkStranger measures the cost of a HELLO that fails authentication, by the node that it names.
 func BenchmarkStranger(b *testing.B) {
 	v := readVectors(b)
-	d := unhex(b, v.Hello.Datagram)
-	d[len(d)-1] ^= 1
-	s := &Server{cfg: ServerConfig{Key: testKey}}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := s.receive(d, service4); err == nil {
-			b.Fatal("opened")
-		}
+	good := unhex(b, v.Hello.Datagram)
+	for _, known := range []bool{false, true} {
+		b.Run(map[bool]string{false: "unknown node", true: "known node"}[known], func(b *testing.B) {
+			s := &Server{cfg: ServerConfig{Key: testKey}, hellos: newHelloKeys(testKey)}
+			d := bytes.Clone(good)
+			node, err := helloNode(d)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if known {
+				s.hellos.keep(node, newHelloKey(testKey, node))
+			}
+			d[len(d)-1] ^= 1
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.receive(d, service4); err == nil {
+					b.Fatal("opened")
+				}
+			}
+		})
 	}
 }

@@ -79,7 +79,7 @@ type Counters struct {
 	// Datagrams that were dropped without an answer, by reason. Noise: not of this protocol, or truncated. Version:
 	// another version of the protocol. Seal: failed authentication, because of another key or an alteration. Replay:
 	// a duplicate, or too old. Unknown: of no session, or not from its session's address. Malformed: authentic, but
-	// not as specified. Limit: authentic, but a limit was reached.
+	// not as specified. Limit: a limit was reached, of authentic ones or of HELLOs of nodes that are not known.
 	DroppedNoise, DroppedVersion, DroppedSeal, DroppedReplay, DroppedUnknown, DroppedMalformed, DroppedLimit uint64
 
 	// Messages sent to and received from the other end, without repetitions.

@@ -107,9 +107,11 @@ func FuzzDatagram(f *testing.F) {
 	conn := listen(f, "127.0.0.1:0")
 	// Answers return to the same socket, which is never read.
 	from := netip.MustParseAddrPort(conn.LocalAddr().String())
+	key := Key(unhex(f, v.Key))
 	s := &Server{
+		hellos: newHelloKeys(key),
 		cfg: ServerConfig{
-			Conn: conn, Key: Key(unhex(f, v.Key)), environment: environment{now: monotime.Now},
+			Conn: conn, Key: key, environment: environment{now: monotime.Now},
 		},
 		peers: map[uint64]*peer{}, nodes: map[string]*peer{},
 	}

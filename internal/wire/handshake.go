@@ -84,22 +84,21 @@ func helloNode(d []byte) (string, error) {
 	return node, nil
 }
 
-// openHello opens a HELLO and overwrites d. key is the key of the node that the HELLO names, derived from the master
-// key, so the key of one node does not allow impersonation of another.
-func openHello(d []byte, master Key) (h hello, key Key, err error) {
+// openHelloWith opens a HELLO with the key of the node that it names, and overwrites d. That key is derived from the
+// master key, so the key of one node does not allow impersonation of another.
+func openHelloWith(d []byte, k *helloKey) (h hello, key Key, err error) {
+	plain, err := openHandshake(k.open, d, nodeHeader, helloSize)
+	if err != nil {
+		return h, k.key, err
+	}
 	node, err := helloNode(d)
+	if err == nil {
+		h, err = decodeHello(plain, node)
+	}
 	if err != nil {
-		return h, key, err
+		return h, k.key, fmt.Errorf("HELLO: %w", err)
 	}
-	key = master.ForNode(node)
-	plain, err := openHandshake(handshakeSeal(key, useHello), d, nodeHeader, helloSize)
-	if err != nil {
-		return h, key, err
-	}
-	if h, err = decodeHello(plain, node); err != nil {
-		return h, key, fmt.Errorf("HELLO: %w", err)
-	}
-	return h, key, nil
+	return h, k.key, nil
 }
 
 // paddedName reads a name that its length precedes and zeros follow.

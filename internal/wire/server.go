@@ -68,6 +68,7 @@ type Server struct {
 	counters counters
 	group    sync.WaitGroup
 	drops    dropLog // of the reader
+	hellos   *helloKeys
 	out      *batchWriter
 	progress *progress // of the reader
 
@@ -130,7 +131,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		cfg: cfg, instance: uint64(time.Now().UnixNano()),
 		peers: map[uint64]*peer{}, nodes: map[string]*peer{},
 		out: newBatchWriter(cfg.Conn), admission: make(chan struct{}, maxWholeTables),
-		progress: newProgress(),
+		progress: newProgress(), hellos: newHelloKeys(cfg.Key),
 	}
 	s.drops = dropLog{counters: &s.counters, log: cfg.Log}
 	// Versions above the instance are unique to this server, so a daemon never mistakes another server's table for its

@@ -62,11 +62,12 @@ func (s *Server) receive(d []byte, addr netip.AddrPort) (*session, error) {
 
 // receiveHello answers a HELLO with a WELCOME. It does not affect any session, because the HELLO may be a replay.
 func (s *Server) receiveHello(d []byte, addr netip.AddrPort) error {
-	h, key, err := openHello(d, s.cfg.Key)
+	now := time.Now()
+	h, key, err := s.hellos.open(d, addr.Addr(), now)
 	if err != nil {
 		return err
 	}
-	arrived, now := s.cfg.now(), time.Now()
+	arrived := s.cfg.now()
 	if s.waits.Load() {
 		return nil // the client tries again, and stays with the previous server meanwhile
 	}

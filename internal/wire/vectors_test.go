@@ -259,7 +259,7 @@ func TestVectorsMatchTheCode(t *testing.T) {
 func TestVectorsCanBeReadFromTheirBytesAlone(t *testing.T) {
 	v := readVectors(t)
 	master := Key(unhex(t, v.Key))
-	h, key, err := openHello(unhex(t, v.Hello.Datagram), master)
+	h, key, err := openOne(unhex(t, v.Hello.Datagram), master)
 	if err != nil || h.node != v.Node || !bytes.Equal(h.encode(), unhex(t, v.Hello.Plaintext)) {
 		t.Fatalf("HELLO: %v: %+v", err, h)
 	}
@@ -306,7 +306,7 @@ func TestVectorsCanBeReadFromTheirBytesAlone(t *testing.T) {
 	for _, d := range v.Refused["datagram"] {
 		b := unhex(t, d)
 		if kind, err := datagramKind(b); err == nil && kind == kindHello {
-			if _, _, err := openHello(b, master); err == nil {
+			if _, _, err := openOne(b, master); err == nil {
 				t.Errorf("datagram %s is accepted", d)
 			}
 		}

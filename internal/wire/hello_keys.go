@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"crypto/cipher"
+	"fmt"
+	"hash/maphash"
+	"net/netip"
+	"time"
+)
+
+// A HELLO names a node, whose key takes two derivations. Those of nodes that have proved themselves are kept, so that a
+// HELLO that names one costs a single AEAD operation, genuine or not. For other names the derivations are limited, per
+// source and in all, so that strangers can neither keep the reader busy nor keep known nodes from coming back.
+const (
+	// maxHelloKeys is the number of nodes whose keys are kept.
+	maxHelloKeys = maxPeers
+	// sourceHellos and sourceHelloPause are how many HELLOs of unknown nodes one source may send at once, and the pause
+	// between them in the long run. Addresses that share an entry of helloSources share this. All daemons of a test may be
+	// at one address.
+	sourceHellos     = 2048
+	sourceHelloPause = 20 * time.Millisecond
+	helloSources     = 1024
+	// allHellos and allHelloPause limit those of all sources together: 10,000 in a second are about 5 % of a core.
+	allHellos     = 2 * maxPeers
+	allHelloPause = 100 * time.Microsecond
+)
+
+// errStrangers is the reason for dropping a HELLO of a node that is not known.
+var errStrangers = fmt.Errorf("HELLO: %w: too many of nodes that are not known", errLimit)
+
+// helloKey opens the HELLOs of one node.
+type helloKey struct {
+	key  Key
+	open cipher.AEAD
+}
+
+// newHelloKey derives the key of a node.
+func newHelloKey(master Key, node string) *helloKey {
+	key := master.ForNode(node)
+	return &helloKey{key: key, open: handshakeSeal(key, useHello)}
+}
+
+// helloKeys are the keys of the nodes that HELLOs name. Only the goroutine that reads the socket uses them. Time is a
+// parameter.
+type helloKeys struct {
+	master  Key
+	known   map[string]*helloKey // by node
+	seed    maphash.Seed
+	sources [helloSources]allowance
+	all     allowance
+}
+
+func newHelloKeys(master Key) *helloKeys {
+	return &helloKeys{master: master, known: map[string]*helloKey{}, seed: maphash.MakeSeed()}
+}
+
+// open opens a HELLO that came from an address, and overwrites d. It fails with errLimit, before it derives anything, if
+// there were too many HELLOs of nodes that are not known.
+func (k *helloKeys) open(d []byte, from netip.Addr, now time.Time) (h hello, key Key, err error) {
+	if len(d) != nodeHeader+nonceSize+helloSize+tagSize {
+		return h, key, errNoise
+	}
+	name := d[clearHeader+1:][:min(int(d[clearHeader]), maxNode)]
+	if known := k.known[string(name)]; known != nil {
+		return openHelloWith(d, known)
+	}
+	if !k.source(from).take(now, sourceHellos, sourceHelloPause) || !k.all.take(now, allHellos, allHelloPause) {
+		return h, key, errStrangers
+	}
+	node, err := helloNode(d)
+	if err != nil {
+		return h, key, err
+	}
+	fresh := newHelloKey(k.master, node)
+	if h, key, err = openHelloWith(d, fresh); err == nil {
+		k.keep(node, fresh)
+	}
+	return h, key, err
+}
+
+// keep keeps the key of a node that has proved itself, in place of any other if there are too many.
+func (k *helloKeys) keep(node string, key *helloKey) {
+	if len(k.known) >= maxHelloKeys {
+		for other := range k.known {
+			delete(k.known, other)
+			break
+		}
+	}
+	k.known[node] = key
+}
+
+// source returns the allowance of an address. Which addresses share one cannot be foretold.
+func (k *helloKeys) source(a netip.Addr) *allowance {
+	b := a.As16()
+	return &k.sources[maphash.Bytes(k.seed, b[:])%helloSources]
+}
+
+// allowance limits how often something happens. The zero value is untouched.
+type allowance struct{ spent int64 } // until when it is spent, in Unix nanoseconds
+
+// take reports whether it may happen once more: burst times at once, and after that once in each pause.
+func (a *allowance) take(now time.Time, burst int, pause time.Duration) bool {
+	at := max(a.spent, now.UnixNano())
+	if at-now.UnixNano() > int64(burst-1)*int64(pause) {
+		return false
+	}
+	a.spent = at + int64(pause)
+	return true
+}
