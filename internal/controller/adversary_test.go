@@ -37,6 +37,10 @@ var attacks = map[wire.Type]func(v victim) []wire.Message{
 		}
 		return all
 	},
+	// The runtime compares the node with the pod's.
+	wire.TypePodLog: func(v victim) []wire.Message {
+		return []wire.Message{&wire.PodLog{UID: v.uid, Container: "a", Text: "it says so"}}
+	},
 	wire.TypeListening: func(v victim) []wire.Message {
 		return []wire.Message{&wire.Listening{Service: v.service, PodID: v.pod, At: monotime.Now()}}
 	},

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A HELLO names a node, whose key takes two derivations. Those of nodes that have proved themselves are kept, so that a
+// A HELLO names a node, whose key takes two derivations. Those of nodes that have proved themselves are kept: then a
 // HELLO that names one costs a single AEAD operation, genuine or not. For other names the derivations are limited, per
 // source and in all, so that strangers can neither keep the reader busy nor keep known nodes from coming back.
 const (
@@ -56,8 +56,8 @@ func newHelloKeys(master Key) *helloKeys {
 	return &helloKeys{master: master, known: map[string]*helloKey{}, seed: maphash.MakeSeed()}
 }
 
-// open opens a HELLO that came from an address, and overwrites d. It fails with errLimit, before it derives anything, if
-// there were too many HELLOs of nodes that are not known.
+// open opens a HELLO that came from an address, and overwrites d. It fails with errLimit, before it derives anything,
+// if there were too many HELLOs of nodes that are not known.
 func (k *helloKeys) open(d []byte, from netip.Addr, now time.Time) (h hello, key Key, err error) {
 	if len(d) != nodeHeader+nonceSize+helloSize+tagSize {
 		return h, key, errNoise
