@@ -218,10 +218,11 @@ bench: ## run the benchmarks, ns per packet among them (root)
 ##@ Check and generate
 
 .PHONY: lint
-lint: ## license headers; large files; borders of rooms; workflows; golangci-lint: gofmt, go vet, staticcheck, comments, spelling, 120 columns
+lint: ## license headers; licenses of libraries; large files; borders of rooms; workflows; golangci-lint: gofmt, go vet, staticcheck, comments, spelling, 120 columns
 	@hack/spdx-check.sh
 	@hack/size-check.sh
 	$(GO) run ./hack/borders
+	$(GO) run ./hack/licenses
 	hack/tool.sh actionlint -shellcheck= -pyflakes= .github/workflows/*.yaml
 	hack/tool.sh golangci-lint run --allow-parallel-runners ./... ./lab/...
 

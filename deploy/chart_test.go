@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -59,6 +60,26 @@ func TestObjectNamesBeginWithTheRelease(t *testing.T) {
 	}
 	if r := render(t, "--set", "nameOverride=two"); r.daemon.Name != release+"-two-daemon" {
 		t.Errorf("nameOverride: %s", r.daemon.Name)
+	}
+}
+
+// What the chart runs by default cannot be replaced in a registry: only its own image has a tag, before a release.
+func TestDefaultImagesHaveDigests(t *testing.T) {
+	pinned, seen := regexp.MustCompile(`^[^@]+@sha256:[0-9a-f]{64}$`), map[string]bool{}
+	for name, r := range variants(t) {
+		for line := range strings.Lines(r.text) {
+			image, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "- "), "image: ")
+			if !ok || strings.HasPrefix(image, "registry.loutres.me/wangell:v") {
+				continue
+			}
+			seen[image] = true
+			if !pinned.MatchString(strings.Trim(image, `"`)) {
+				t.Errorf("%s: image %s has no digest", name, image)
+			}
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("images %v, want those of Envoy and of the cache", seen)
 	}
 }
 

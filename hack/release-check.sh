@@ -41,7 +41,19 @@ done
 digest=$(tar -xOf "$one/wangell-image_$version.tar" index.json | grep -oE 'sha256:[0-9a-f]{64}' | head -1)
 grep -q "wangell@$digest\$" "$one/wangell_$version.yaml" || fail "the manifests do not pin the image $digest"
 rendered=$(hack/helm.sh template wangell "$one/wangell-$version.tgz")
-grep -q "wangell:v$version\$" <<<"$rendered" || fail "the chart does not use the image v$version"
+grep -q "wangell@$digest\$" <<<"$rendered" || fail "the chart does not use the image v$version by its digest $digest"
+if grep -E '^ *image: ' <<<"$rendered" | grep -vE '@sha256:[0-9a-f]{64}$'; then fail "the chart uses images by tag"; fi
+rendered=$(hack/helm.sh template wangell "$one/wangell-$version.tgz" --set image.tag=other)
+grep -q 'wangell:other$' <<<"$rendered" || fail "image.tag does not replace the digest of the release"
+statement=$one/wangell_$version.intoto.json
+jq -e --arg digest "${digest#sha256:}" '.predicateType == "https://slsa.dev/provenance/v1" and
+    ([.subject[] | select(.digest.sha256 == $digest)] | length == 1)' "$statement" >/dev/null ||
+    fail "the provenance does not name the image $digest"
+(cd "$one" && jq -r '.subject[] | select(.name | contains("/") | not) | "\(.digest.sha256)  \(.name)"' "$statement" |
+    sha256sum --quiet --strict --check) || fail "the provenance does not have the files as they are"
+named=$(jq '[.subject[] | select(.name | contains("/") | not)] | length' "$statement")
+files=$(find "$one" -type f | wc -l)
+[ "$((named + 2))" = "$files" ] || fail "the provenance names $named of $files files: want all but itself and SHA256SUMS"
 for bom in "$one"/*.cdx.json; do
     jq -e '.bomFormat == "CycloneDX" and (.components | length > 20)' "$bom" >/dev/null || fail "$bom is no full SBOM"
 done
@@ -62,7 +74,7 @@ for os in linux darwin; do
         fail "the krew manifest does not name $plugin with its checksum"
     mkdir "$work/plugin-$os"
     tar -xzf "$one/$plugin" -C "$work/plugin-$os"
-    for file in kubectl-wangell LICENSE; do
+    for file in kubectl-wangell LICENSE LICENSES-libraries.txt; do
         [ -f "$work/plugin-$os/$file" ] || fail "$plugin has no $file"
     done
 done
@@ -90,7 +102,8 @@ package --install "$deb"
 for file in etc/default/wangell etc/wangell/services usr/lib/systemd/system/wangell.service \
     usr/lib/systemd/system/wangell-snapshotter.service usr/share/bash-completion/completions/wangell \
     usr/share/zsh/vendor-completions/_wangell usr/share/fish/vendor_completions.d/wangell.fish \
-    usr/share/doc/wangell/copyright usr/share/doc/wangell/LICENSES-dashboard.txt; do
+    usr/share/doc/wangell/copyright usr/share/doc/wangell/LICENSES-dashboard.txt \
+    usr/share/doc/wangell/LICENSES-libraries.txt; do
     [ -e "$root/$file" ] || fail "the package has no /$file"
 done
 echo 'WANGELL_FLAGS="--interface eth1"' >"$root/etc/default/wangell"

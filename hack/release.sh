@@ -8,6 +8,8 @@
 # ARCHITECTURES="amd64"  builds for fewer architectures (default: amd64 arm64)
 # ALLOW_DIRTY=1          accepts local changes, which no release has
 # DOWNLOADS=URL          where the files are published, each release in the folder vVERSION; the krew manifest says so
+# SIGNING_KEY=FILE       signs SHA256SUMS with this key of ECDSA on P-256, for cosign: SHA256SUMS.sig
+# BUILDER=URL            who builds, for the provenance (default: make release on any machine)
 # SOURCE_DATE_EPOCH      time of all files (default: that of the commit)
 # GZIP_LEVEL=1           packs archives faster and larger (default: 6)
 set -euo pipefail
@@ -60,6 +62,7 @@ build() {
     GOFLAGS='' GOWORK=off GOOS=$1 GOARCH=$2 CGO_ENABLED=0 "$go" build -C "$module" -trimpath -buildvcs=false \
         -gcflags=all=-dwarf=false -ldflags "$ldflags" -o "$4/$3" "./cmd/$3"
 }
+GOFLAGS='' "$go" run ./hack/licenses -text "$stage/LICENSES-libraries.txt"
 for shell in bash zsh fish; do
     GOFLAGS='' "$go" run ./cmd/wangell completion "$shell" >"$stage/completion.$shell"
 done
@@ -75,6 +78,7 @@ for arch in "${architectures[@]}"; do
     done
     cp LICENSE README.md CHANGELOG.md "$stage/$folder/"
     cp ui/LICENSES.txt "$stage/$folder/LICENSES-dashboard.txt"
+    cp "$stage/LICENSES-libraries.txt" "$stage/$folder/"
     mkdir "$stage/$folder/examples"
     cp examples/*.yaml "$stage/$folder/examples/"
     archive "$out/$folder.tar.gz" "$folder"
@@ -85,7 +89,7 @@ for arch in "${architectures[@]}"; do
     mkdir -p "$stage/deb-$arch"
     ln "$stage/wangell-linux-$arch" "$stage/deb-$arch/wangell"
     ln "$stage/$folder/wangell-snapshotter" "$stage/deb-$arch/wangell-snapshotter"
-    cp "$stage"/completion.* "$stage/deb-$arch/"
+    cp "$stage"/completion.* "$stage/LICENSES-libraries.txt" "$stage/deb-$arch/"
     DEB_VERSION=$version DEB_ARCH=$arch STAGE=$stage/deb-$arch hack/tool.sh nfpm package --packager deb \
         --config deploy/debian/nfpm.yaml --target "$out/wangell_${version}_$arch.deb" >/dev/null
 done
@@ -102,7 +106,7 @@ for os in linux darwin; do
         else
             build "$os" "$arch" kubectl-wangell "$stage/$folder"
         fi
-        cp LICENSE "$stage/$folder/"
+        cp LICENSE "$stage/LICENSES-libraries.txt" "$stage/$folder/"
         plugins+=("$out/kubectl-wangell_${version}_${os}_$arch.tar.gz")
         archive "${plugins[-1]}" . "$folder"
     done
@@ -121,7 +125,14 @@ cp "$stage/generated/manifests/wangell.yaml" "$out/wangell_$version.yaml"
 cp "$stage/generated/manifests/clean.yaml" "$out/wangell-clean_$version.yaml"
 mkdir "$stage/chart"
 cp -r deploy/chart "$stage/chart/wangell"
+printf 'annotations:\n  # What the tag of appVersion means.\n  wangell.loutres.me/image-digest: %s\n' "$digest" \
+    >>"$stage/chart/wangell/Chart.yaml"
 archive "$out/wangell-$version.tgz" wangell chart
 
+"$go" run ./hack/provenance --version "$version" --commit "$commit" --time "$SOURCE_DATE_EPOCH" \
+    --architectures "${architectures[*]}" --image "$repository@$digest" ${BUILDER:+--builder "$BUILDER"} \
+    "$out"/* >"$stage/provenance"
+cp "$stage/provenance" "$out/wangell_$version.intoto.json"
 (cd "$out" && sha256sum -- * >"$stage/SHA256SUMS" && cp "$stage/SHA256SUMS" .)
+if [ -n "${SIGNING_KEY:-}" ]; then "$go" run ./hack/provenance --sign "$out/SHA256SUMS" --key "$SIGNING_KEY"; fi
 say "v$version in $out; image $repository:v$version is $digest"

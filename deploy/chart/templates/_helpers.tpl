@@ -29,9 +29,12 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end }}
 {{- end -}}
 
+{{/* A released chart has the digest of its image as an annotation, which another tag replaces. */}}
 {{- define "wangell.image" -}}
+{{- $released := index (.Chart.Annotations | default dict) "wangell.loutres.me/image-digest" -}}
 {{- with .Values.image -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- $digest := .digest | default (ternary "" $released (ne .tag "")) -}}
+{{ .repository }}{{ if $digest }}@{{ $digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end -}}
 {{- end -}}
 
