@@ -148,6 +148,17 @@ docs-check-kubernetes: ## run those for Kubernetes, and the demos (root; needs c
 SMOKE_MACHINE    := TestServiceWakesServesAndSleepsAgain|TestIdleServiceFreezesAndAPacketThawsIt|TestKilledDaemonLosesNoRequest
 SMOKE_KUBERNETES := /service/(minimal|everywhere|idle)
 
+KUBERNETES_VERSIONS ?= v1.30.14 v1.37.2
+
+.PHONY: kube-versions
+kube-versions: ## smoke-kubernetes on the oldest and the newest Kubernetes: make kube-versions [KUBERNETES_VERSIONS=v1.30.14] (root)
+	@failed=0; for version in $(KUBERNETES_VERSIONS); do \
+		echo "== Kubernetes $$version"; \
+		$(COMPILE) run -C test/cluster . build --kubernetes $$version && \
+		WANGELL_TEST_KUBERNETES=$$version $(GOTEST) $(AFRESH) $(ROOT) -timeout 20m -run '$(SMOKE_KUBERNETES)' ./test/kube || \
+			failed=1; \
+	done; exit $$failed
+
 CILIUM_TESTS ?= /(service|access|removal)/(minimal|everywhere|idle|volume|Policies|comes_before|scaled|deleted|rollouts|drained)
 
 .PHONY: cilium

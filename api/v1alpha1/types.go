@@ -89,7 +89,7 @@ type WangellServiceSpec struct {
 	// reaches the port. Default: all of its addresses. One machine only.
 	// +optional
 	// +kubebuilder:validation:MaxLength=15
-	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4",message="want an IPv4 address of the machine: write hostAddress: 127.0.0.1, for example, or leave it out"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$')",message="want an IPv4 address of the machine: write hostAddress: 127.0.0.1, for example, or leave it out"
 	HostAddress string `json:"hostAddress,omitempty"`
 	// IdleTimeout is the number of seconds without a packet after which the service sleeps, 1-31536000. Default: 300.
 	// +optional
@@ -104,7 +104,7 @@ type WangellServiceSpec struct {
 	// pool.
 	// +optional
 	// +kubebuilder:validation:MaxLength=15
-	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4 && ip(self).isGlobalUnicast()",message="want an IPv4 address that clients can use: write address: 10.46.100.5, for example, or leave it out"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$') && !self.matches('^(127|22[4-9]|23[0-9])[.]|^169[.]254[.]|^0[.]0[.]0[.]0$|^255[.]255[.]255[.]255$')",message="want an IPv4 address that clients can use: write address: 10.46.100.5, for example, or leave it out"
 	Address string `json:"address,omitempty"`
 	// ImagePullPolicy is Always, IfNotPresent or Never. Default: IfNotPresent for every tag, including latest, because
 	// a client would have to wait for the registry.

@@ -4,6 +4,8 @@ package v1alpha1_test
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -383,5 +385,17 @@ func TestDefaultFillsWhatIsLeftOut(t *testing.T) {
 	if given.Namespace != "team" || g.TargetPort != 1 || g.IdleTimeout != 2 || g.WakeTimeout != 3 || g.MaxParked != 1024 ||
 		g.MaxParkedPerSource != 4 || *g.TerminationGracePeriodSeconds != 0 || g.ImagePullPolicy != "Always" {
 		t.Errorf("got %+v", g)
+	}
+}
+
+// Kubernetes 1.30 accepts in new definitions what 1.29 knows: no library for addresses or named formats.
+func TestRulesOfTheSchemaAreThoseOfTheOldestKubernetes(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/crd/wangellservices.wangell.loutres.me.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	functions := regexp.MustCompile(`\b(isIP|ip|isCIDR|cidr|format|semver|isSemver)\([^)]*\)`)
+	if newer := functions.FindAll(text, -1); newer != nil {
+		t.Errorf("functions of later versions: %s", newer)
 	}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command licenses checks the licenses of all Go modules that the released programs link, and of the npm packages of
-// the dashboard: each must be one that binaries under Apache-2.0 may contain. It reads the texts in the module cache and
-// the names in ui/package-lock.json, and needs no network.
+// the dashboard: each must be one that binaries under Apache-2.0 may contain. It reads the texts in the module cache
+// and the names in ui/package-lock.json, and needs no network.
 //
 //	go run ./hack/licenses              check; print how many modules have which license
 //	go run ./hack/licenses -text FILE   also write the texts of the modules' licenses, as a release has them
@@ -177,7 +177,7 @@ func check(mods []module, npm map[string]string) (report string, problems []stri
 					found[n] = true
 				}
 			}
-			for n := range found {
+			for _, n := range slices.Sorted(maps.Keys(found)) {
 				if name == "" || !slices.Contains(allowed, n) {
 					name = n // one that is not allowed counts
 				}

@@ -35,9 +35,9 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// run starts a cluster, unless WANGELL_CLUSTER names the cluster.json of one, and pushes the images. The pod
-// network is WANGELL_TEST_CNI, and the snapshotter of its nodes WANGELL_TEST_SNAPSHOTTER, or else the defaults of
-// test/cluster.
+// run starts a cluster, unless WANGELL_CLUSTER names the cluster.json of one, and pushes the images. Its version of
+// Kubernetes is WANGELL_TEST_KUBERNETES, its pod network WANGELL_TEST_CNI, and the snapshotter of its nodes
+// WANGELL_TEST_SNAPSHOTTER, or else the defaults of test/cluster.
 func run(m *testing.M) (code int) {
 	err := func() (err error) {
 		if root, err = filepath.Abs("../.."); err != nil {
@@ -53,6 +53,9 @@ func run(m *testing.M) (code int) {
 			file = filepath.Join(dir, "cluster.json")
 			defer func() { err = errors.Join(err, clusterCommand("down", "--name", name, "--dir", dir)) }()
 			up := []string{"up", "--nodes", "3", "--name", name, "--dir", dir}
+			if version := os.Getenv("WANGELL_TEST_KUBERNETES"); version != "" {
+				up = append(up, "--kubernetes", version)
+			}
 			if cni := os.Getenv("WANGELL_TEST_CNI"); cni != "" {
 				up = append(up, "--cni", cni)
 			}

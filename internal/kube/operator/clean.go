@@ -14,6 +14,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,7 +43,8 @@ type CleanConfig struct {
 
 // Clean prepares a cluster for the removal of Wangell. It scales the controllers to zero, waits until they have ended,
 // and then undoes what they have done to objects that stay: it removes the finalizer of revisions, which could not be
-// deleted without a controller, and gives pods the requests back that they gave away when they were frozen.
+// deleted without a controller, gives pods the requests back that they gave away when they were frozen, and has the
+// status of each service say that nothing serves it.
 //
 // It may be called again after an error. If ctx ends before the controllers have ended, nothing else is changed.
 func Clean(ctx context.Context, cfg CleanConfig) error {
@@ -66,7 +68,7 @@ func Clean(ctx context.Context, cfg CleanConfig) error {
 			return fmt.Errorf("stop the controllers: %w", err)
 		}
 	}
-	return errors.Join(c.releaseRevisions(ctx), c.restoreRequests(ctx))
+	return errors.Join(c.releaseRevisions(ctx), c.restoreRequests(ctx), c.sayRemoved(ctx, time.Now()))
 }
 
 // cleaner carries out Clean.
@@ -158,6 +160,35 @@ func (c *cleaner) releaseRevisions(ctx context.Context) error {
 		}
 		c.log.Info("finalizer removed", "service", name.String())
 	}
+	return errors.Join(failed...)
+}
+
+// removedMessage is what a service says once Wangell is gone.
+const removedMessage = "Wangell was uninstalled: nothing serves this address, wakes the service or stops its pods; " +
+	"install it again, or delete the service"
+
+// sayRemoved has all services say that Wangell is gone. The next controller writes their status anew.
+func (c *cleaner) sayRemoved(ctx context.Context, now time.Time) error {
+	var services v1alpha1.WangellServiceList
+	if err := c.client.List(ctx, &services, client.InNamespace(c.namespace)); err != nil {
+		return fmt.Errorf("list WangellServices: %w", err)
+	}
+	var failed []error
+	for i := range services.Items {
+		s := &services.Items[i]
+		next := s.DeepCopy()
+		next.Status.Message = removedMessage
+		for _, name := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAwake} {
+			state := condition(name, false, "Uninstalled", removedMessage)
+			state.ObservedGeneration, state.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
+			apimeta.SetStatusCondition(&next.Status.Conditions, state)
+		}
+		err := c.client.Status().Patch(ctx, next, client.MergeFrom(s), client.FieldOwner(fieldManager))
+		if client.IgnoreNotFound(err) != nil {
+			failed = append(failed, fmt.Errorf("status of service %s/%s: %w", s.Namespace, s.Name, err))
+		}
+	}
+	c.log.Info("services say that nothing serves them", "services", len(services.Items))
 	return errors.Join(failed...)
 }
 

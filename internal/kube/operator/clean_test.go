@@ -131,3 +131,22 @@ func TestCleanNamesPodsWhoseRequestsItCannotRestore(t *testing.T) {
 		t.Errorf("the pod requests %s, or v1 has the finalizer", got)
 	}
 }
+
+// What people look at after an uninstallation says that there was one, and an installation takes it back.
+func TestServicesSayThatWangellIsUninstalled(t *testing.T) {
+	w := newWorld(t, nil)
+	w.apply("shop")
+	stop := w.run()
+	w.condition("shop", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
+	stop()
+	if err := w.clean(patience, "none"); err != nil {
+		t.Fatal(err)
+	}
+	m := w.condition("shop", v1alpha1.ConditionReady, metav1.ConditionFalse, "Uninstalled")
+	w.condition("shop", v1alpha1.ConditionAwake, metav1.ConditionFalse, "Uninstalled")
+	if w.service("shop").Status.Message != m || !strings.Contains(m, "nothing serves this address") {
+		t.Errorf("message %q", m)
+	}
+	w.run()
+	w.condition("shop", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
+}
