@@ -23,23 +23,32 @@ import (
 
 func newImageLoad(g *globals) *cobra.Command {
 	p := &places{g: g}
+	tag := ""
 	cmd := &cobra.Command{
 		Use:   "load FILE...",
 		Short: "Load images from tarballs into the instance's containerd",
 		Long: `Load the images of tarballs written by 'wangell image build', docker save or any tool that
-writes OCI layouts. A dash (-) stands for standard input. The instance need not run.`,
+writes OCI layouts. A dash (-) stands for standard input. The instance need not run.
+
+Names are completed as Docker does: local/x:v1 becomes docker.io/local/x:v1. A name leads to
+the new image once that is complete and unpacked; until then, and after a failure, it leads
+to the old one.`,
 		Example: `  sudo wangell image load hello.tar
-  docker save nginx:1.28 | sudo wangell image load -`,
+  docker save nginx:1.28 | sudo wangell image load -
+  sudo wangell image load --tag registry.example.com/app:v2 layout.tar`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("name a tarball, or - for standard input")
+			}
+			if len(args) > 1 && tag != "" {
+				return errors.New("--tag is for a single tarball")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.withImages(cmd, func(ctx context.Context, c *client.Client, snapshotter string) error {
 				for _, name := range args {
-					if err := loadImages(ctx, c, snapshotter, name); err != nil {
+					if err := loadImages(ctx, c, snapshotter, tag, name); err != nil {
 						return fmt.Errorf("load %s: %w", name, err)
 					}
 				}
@@ -48,11 +57,12 @@ writes OCI layouts. A dash (-) stands for standard input. The instance need not 
 		},
 	}
 	p.register(cmd)
+	cmd.Flags().StringVar(&tag, "tag", "", "name of the only image in the tarball, instead of its own")
 	return cmd
 }
 
 // loadImages imports one tarball and prints the names of its images.
-func loadImages(ctx context.Context, c *client.Client, snapshotter, name string) error {
+func loadImages(ctx context.Context, c *client.Client, snapshotter, tag, name string) error {
 	var from io.Reader = os.Stdin
 	if name != "-" {
 		f, err := os.Open(name)
@@ -62,7 +72,7 @@ func loadImages(ctx context.Context, c *client.Client, snapshotter, name string)
 		defer f.Close()
 		from = f
 	}
-	names, err := image.Import(ctx, c, snapshotter, from)
+	names, err := image.Import(ctx, c, snapshotter, tag, from)
 	for _, n := range names {
 		fmt.Println("loaded", n)
 	}

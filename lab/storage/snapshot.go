@@ -180,7 +180,7 @@ func (s *snapshot) importImage(ctx context.Context, of server, images built) err
 	if err != nil {
 		return err
 	}
-	_, err = image.Import(ctx, s.client, "", f)
+	_, err = image.Import(ctx, s.client, "", "", f)
 	return errors.Join(err, f.Close(), os.Remove(file))
 }
 

@@ -33,32 +33,11 @@ func WriteFile(file, tag string, img v1.Image) error {
 	return atomicfile.Into(file, 0o644, func(w io.Writer) error { return Write(w, tag, img) })
 }
 
-// Import imports every image of a tarball (docker save or OCI layout) into containerd, in the default namespace of c,
-// and has a snapshotter unpack it, so that containers can start from it at once; an empty snapshotter means
-// containerd's default. It returns the names of the images. Images for other platforms are refused.
-func Import(ctx context.Context, c *client.Client, snapshotter string, r io.Reader) ([]string, error) {
-	images, err := c.Import(ctx, r)
-	if err != nil {
-		return nil, fmt.Errorf("import image: %w", err)
-	}
-	var names []string
-	for _, i := range images {
-		if err := client.NewImage(c, i).Unpack(ctx, snapshotter); err != nil {
-			return names, fmt.Errorf("import image: unpack %s: %w", i.Name, err)
-		}
-		names = append(names, i.Name)
-	}
-	if len(names) == 0 {
-		return nil, fmt.Errorf("import image: the tarball names no image: set a tag when you build it")
-	}
-	return names, nil
-}
-
 // ImportImage is like Import with containerd's default snapshotter, for an image in memory and under the name tag.
 func ImportImage(ctx context.Context, c *client.Client, tag string, img v1.Image) error {
 	r, w := io.Pipe()
 	go func() { _ = w.CloseWithError(Write(w, tag, img)) }()
 	defer r.Close()
-	_, err := Import(ctx, c, "", r)
+	_, err := Import(ctx, c, "", "", r)
 	return err
 }

@@ -126,6 +126,9 @@ func (c *imageCache) ensureImage(ctx context.Context, s *v1alpha1.WangellService
 		if err == nil || !errdefs.IsNotFound(err) {
 			return info, err
 		}
+		if policy == corev1.PullNever && errors.Is(err, errParts) {
+			return info, &imageError{"read: " + err.Error() + ": load it again (wangell image load)", err}
+		}
 		if policy == corev1.PullNever {
 			return info, &imageError{
 				"not on this machine and imagePullPolicy is Never: load it (wangell image load) or change the policy", err,
@@ -204,13 +207,16 @@ func (c *imageCache) unpacked(ctx context.Context, img client.Image, w wish) (st
 		return "", imageFailure(err, "read")
 	}
 	if len(missing) > 0 {
-		return "", fmt.Errorf("%d of its parts: %w", len(missing), errdefs.ErrNotFound)
+		return "", fmt.Errorf("%d of its %w", len(missing), errParts)
 	}
 	if err := img.Unpack(ctx, w.snapshotter); err != nil {
 		return "", imageFailure(err, "unpack")
 	}
 	return w.snapshotter, nil
 }
+
+// errParts is why an image that has a name cannot be used: somebody has removed its content.
+var errParts = fmt.Errorf("parts are missing on this machine: %w", errdefs.ErrNotFound)
 
 // forget makes the next ensure ask containerd again.
 func (c *imageCache) forget(ref string) {

@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,10 +24,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/images/image"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
@@ -356,5 +360,77 @@ func TestInsecureRegistriesAreAccessedOverHTTP(t *testing.T) {
 		if got, err := PlainHTTP(insecure, host); err != nil || got != want {
 			t.Errorf("%s: %v, %v; want %v", host, got, err, want)
 		}
+	}
+}
+
+// A service whose image is replaced by one that cannot be unpacked must go on with what it has.
+func TestABrokenTarballMovesNoName(t *testing.T) {
+	r := start(t, unready(t))
+	saved := func(img v1.Image) *os.File {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "saved.tar")
+		if err := image.WriteFile(file, "local/x:v1", img); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	good, err := image.Build(image.Spec{Files: map[string]image.File{"/a": {Data: []byte("good")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := image.Build(image.Spec{Files: map[string]image.File{"/a": {Data: []byte("other")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := other.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = config.DeepCopy()
+	config.RootFS.DiffIDs = []v1.Hash{{Algorithm: "sha256", Hex: strings.Repeat("0", 64)}}
+	bad, err := mutate.ConfigFile(other, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const full = "docker.io/local/x:v1"
+	if names, err := r.LoadImages(t.Context(), saved(good)); err != nil || !slices.Equal(names, []string{full}) {
+		t.Fatalf("loaded %q, %v; want %s", names, err, full)
+	}
+	before, err := r.Images(t.Context())
+	if err != nil || len(before) != 1 || before[0].Name != full {
+		t.Fatalf("images %+v, %v", before, err)
+	}
+	if names, err := r.LoadImages(t.Context(), saved(bad)); err == nil || len(names) > 0 {
+		t.Errorf("a tarball that cannot be unpacked: %q, %v", names, err)
+	}
+	if after, err := r.Images(t.Context()); err != nil || !slices.Equal(after, before) {
+		t.Errorf("images %+v, %v; want %+v", after, err, before)
+	}
+	if _, err := r.images.look(t.Context(), wish{name: full, snapshotter: r.cfg.snapshotter()}); err != nil {
+		t.Errorf("the image is not there any more: %v", err)
+	}
+	// A name that leads to an image without its content, as after an interruption: the wake says so.
+	ctx := t.Context()
+	imported, err := r.client.Import(ctx, saved(other))
+	if err != nil || len(imported) != 1 {
+		t.Fatal(imported, err)
+	}
+	r.images.forget(full)
+	manifest, err := images.Manifest(ctx, r.client.ContentStore(), imported[0].Target, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.client.ContentStore().Delete(ctx, manifest.Layers[0].Digest); err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.images.ensureImage(ctx, &v1alpha1.WangellService{}, "local/x:v1", false, corev1.PullNever, nil)
+	if err == nil || !strings.Contains(err.Error(), "1 of its parts are missing on this machine") ||
+		!strings.Contains(err.Error(), "wangell image load") {
+		t.Errorf("without a layer: %v", err)
 	}
 }

@@ -40,7 +40,7 @@ func (r *Runtime) Images(ctx context.Context) ([]Image, error) {
 // LoadImages loads the images of a tarball (docker save or OCI layout) and returns their names. Pods started from then
 // on use them, unless other pods of their service run: then the service uses them after its next sleep.
 func (r *Runtime) LoadImages(ctx context.Context, tarball io.Reader) ([]string, error) {
-	names, err := image.Import(ctx, r.client, r.cfg.snapshotter(), tarball)
+	names, err := image.Import(ctx, r.client, r.cfg.snapshotter(), "", tarball)
 	for _, n := range names {
 		r.images.forget(n)
 	}
