@@ -109,12 +109,12 @@ static __always_inline int open_to_some_pod(struct __sk_buff *skb, struct packet
 static __always_inline int edge_not_tcp(struct __sk_buff *skb, enum packet_kind kind, const struct packet *p,
 					enum flow_path path, bool ingress)
 {
+	if (kind == PACKET_ICMP)
+		return icmp_to_service(skb, p, path, ingress);
 	struct addr vip;
 	set_addr(&vip, p->daddr);
 	if (!bpf_map_lookup_elem(&addresses, &vip))
 		return TCX_NEXT;
-	if (kind == PACKET_ICMP)
-		return handle_icmp(skb, p, path, ingress);
 	count(kind == PACKET_FRAGMENT ? COUNT_FRAGMENTS : COUNT_MALFORMED);
 	return TCX_DROP;
 }

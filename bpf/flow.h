@@ -317,7 +317,7 @@ static __always_inline void account(struct flow *f, const struct packet *p, int 
 			t->last = t->now;
 	}
 	if (t->asked != t->now)
-		note_asked(t, f, p, dir);
+		note_asked(t, f, p, dir, genuine);
 	t->bytes[dir] += p->ip_len;
 	t->packets[dir] += 1;
 }
@@ -328,5 +328,5 @@ static __always_inline void account_in(struct flow *f, const struct packet *p, c
 {
 	account(f, p, IN, genuine);
 	if (is_frozen(pod))
-		thaw_for(f, p);
+		thaw_for(f, p, genuine);
 }

@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Frozen pods: their processes stand still, and their kernel goes on. It completes handshakes, acknowledges what it has
- * room for, and answers keepalives. What only the program can answer makes the daemon thaw the pod, and waits for it in
- * the pod's sockets. */
+ * room for, answers keepalives, and sends what the program has written. What only the program can answer makes the
+ * daemon thaw the pod, and waits for it in the pod's sockets. */
 #pragma once
 
 #include "parse.h"
 
-/* Whether a client's segment, which track has followed, asks the program something. The kernel alone deals with what
- * carries nothing new: bare ACKs and keepalives (RFC 1122, 4.2.3.6: at most one byte, before those acknowledged), what
- * was acknowledged before, and the byte that probes a window in which there is no room (RFC 9293, 3.8.6.1). It ends the
- * connection at a RST, for which nobody awaits an answer. Whether the segment is genuine does not matter: a pod that
- * runs in vain costs less than a client that waits in vain. */
-static __always_inline bool asks_program(const struct flow *f, const struct packet *p)
+/* What track says of a segment. */
+#define TRACK_FITS 1   /* it fits its flow, so that it is most likely genuine */
+#define TRACK_ALLOWS 2 /* it also acknowledges more than its sender has before, or enlarges the window */
+
+/* Whether a client's segment asks the program something; fits is what track says of it. A client that has received more,
+ * or has room for more, lets a program write on that has filled its socket's buffer. The kernel alone deals with what
+ * carries nothing new: ACKs like the one before and keepalives (RFC 1122, 4.2.3.6: at most one byte, before those
+ * acknowledged), what was acknowledged before, and the byte that probes a window in which there is no room (RFC 9293,
+ * 3.8.6.1). It ends the connection at a RST, for which nobody awaits an answer. Whether the segment is genuine does not
+ * matter: a pod that runs in vain costs less than a client that waits in vain. */
+static __always_inline bool asks_program(const struct flow *f, const struct packet *p, int fits)
 {
 	if (p->flags & TCP_RST)
 		return false;
 	/* The handshake may be complete, and this node have missed the end of it. */
 	if ((p->flags & TCP_SYN) || f->state == FLOW_HALF_OPEN || !(f->seen & SEEN_SYNACK))
+		return true;
+	/* The second acknowledges what has not passed here. */
+	if ((fits & TRACK_ALLOWS) || ((p->flags & TCP_ACK) && seq_diff(p->ack, f->ack[IN]) > 0))
 		return true;
 	if (!p->payload && !(p->flags & TCP_FIN))
 		return false;
@@ -30,10 +38,11 @@ static __always_inline bool says_something(const struct packet *p)
 	return (p->payload || (p->flags & TCP_FIN)) && !(p->flags & TCP_RST);
 }
 
-/* Notes when a segment in direction dir asks the pod's program something, or carries what the program says. */
-__noinline int note_asked(struct traffic *t, const struct flow *f, const struct packet *p, __u32 dir)
+/* Notes when a segment in direction dir asks the pod's program something, or carries what the program says. fits is what
+ * track says of it. */
+__noinline int note_asked(struct traffic *t, const struct flow *f, const struct packet *p, __u32 dir, int fits)
 {
-	if (t && f && p && (dir == IN ? asks_program(f, p) : says_something(p)))
+	if (t && f && p && (dir == IN ? asks_program(f, p, fits) : says_something(p)))
 		t->asked = t->now;
 	return 0;
 }
@@ -68,10 +77,10 @@ __noinline int thaw_pod(__u32 index, __u32 cause)
 	return 0;
 }
 
-/* Has a flow's frozen pod thawed if a client's segment asks its program something. */
-__noinline int thaw_for(const struct flow *f, const struct packet *p)
+/* Has a flow's frozen pod thawed if a client's segment asks its program something. fits is what track says of it. */
+__noinline int thaw_for(const struct flow *f, const struct packet *p, int fits)
 {
-	return f && p && asks_program(f, p) ? thaw_pod(f->pod, THAW_CLIENT) : 0;
+	return f && p && asks_program(f, p, fits) ? thaw_pod(f->pod, THAW_CLIENT) : 0;
 }
 
 /* Notes that a pod is asked something, by a packet outside of the known flows or by one that does not show it, and

@@ -14,6 +14,7 @@
  *   gate_cold      tail call:                       SYNs of services that are not warm, or whose pods may not listen
  *   gate_behalf    tail call:                       fronts' packets to pods from their clients' addresses
  *   gate_hairpin   tail call:                       segments of pods to themselves, by their service address
+ *   gate_icmp      tail call:                       ICMP of pods, and of other nodes' gates
  *   gate_listen    tracepoint inet_sock_set_state:  a pod's socket enters or leaves LISTEN
  *   gate_unpark    run by the daemon:               drops a parked SYN
  *   gate_end       run by the daemon:               removes one flow
@@ -21,6 +22,7 @@
  */
 #include "arp.h"
 #include "cold.h"
+#include "errors.h"
 #include "front.h"
 #include "listen.h"
 #include "moved.h"
@@ -144,8 +146,12 @@ int gate_pod(struct __sk_buff *skb)
 	/* On a cluster, what other pods send to services goes through the stack, and its rules: all of it, or until the
 	 * handshake is complete. A front's goes straight to the gate, which has to know it by its address. */
 	bool stack = encap_port && !(in_range(p.daddr) && is_from_front(skb, &p));
+	if (kind == PACKET_ICMP && (!stack || !in_range(p.daddr))) {
+		bpf_tail_call(skb, &steps, STEP_ICMP);
+		return TCX_NEXT;
+	}
 	if (stack)
-		return shortcut_enabled ? shortcut_from_pod(skb, kind, &p) : TCX_NEXT;
+		return shortcut_enabled && kind == PACKET_TCP ? shortcut_from_pod(skb, &p) : TCX_NEXT;
 	return edge_from_client(skb, kind, &p, PATH_POD, true);
 }
 
@@ -162,8 +168,9 @@ int gate_node(struct __sk_buff *skb)
 		return TCX_DROP;
 	if (m.type == ENCAP_TO_POD && kind == PACKET_TCP && in_range(p.daddr))
 		return home_from_edge(skb, &p, &m);
-	if ((m.type == ENCAP_TO_POD || m.type == ENCAP_FLOW_QUERY) && kind == PACKET_ICMP && in_range(p.daddr))
-		return forward_icmp_error(skb, &p, true, false);
+	if (kind == PACKET_ICMP && (m.type == ENCAP_TO_CLIENT ? in_range(p.saddr) :
+				    (m.type == ENCAP_TO_POD || m.type == ENCAP_FLOW_QUERY) && in_range(p.daddr)))
+		return run_step(skb, STEP_ICMP);
 	if (m.type == ENCAP_TO_CLIENT && kind == PACKET_TCP && in_range(p.saddr))
 		return edge_from_home(skb, &p, &m);
 	if (m.type == ENCAP_CLOSED && kind == PACKET_TCP)
@@ -228,6 +235,13 @@ int gate_hairpin(struct __sk_buff *skb)
 {
 	struct packet p = {};
 	return parse_skb(skb, &p) == PACKET_TCP ? hairpin_from_client(skb, &p) : TCX_DROP;
+}
+
+SEC("tc")
+int gate_icmp(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	return parse_skb(skb, &p) == PACKET_ICMP ? handle_icmp(skb, &p) : TCX_DROP;
 }
 
 SEC("tp_btf/inet_sock_set_state")

@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* ICMP to a VIP: pings are answered; errors, such as those of path MTU discovery, go to the pod that they are about. */
+/* ICMP to a VIP: pings are answered; errors, such as those of path MTU discovery, go to the pod that they are about.
+ * errors.h has those that pods send. */
 #pragma once
 
 #include "remote.h"
+
+/* Whether an ICMP message reports what became of a packet, which it quotes. */
+static __always_inline bool is_icmp_error(const struct icmphdr *h)
+{
+	return h->type == ICMP_DEST_UNREACH || h->type == ICMP_TIME_EXCEEDED || h->type == ICMP_PARAMETERPROB;
+}
 
 /* Answers an echo request (RFC 792). */
 static __always_inline int answer_ping(struct __sk_buff *skb, const struct packet *p, bool ingress)
@@ -24,10 +31,9 @@ static __always_inline int answer_ping(struct __sk_buff *skb, const struct packe
 	return send_back(skb, ingress);
 }
 
-/* Finds the TCP segment of a service address that an ICMP error quotes. Stores its flow's key and where the quoted IP
- * header starts; false if there is none. */
-static __always_inline bool find_quoted(struct __sk_buff *skb, const struct packet *p, struct flow_key *k,
-					struct iphdr **ip, struct tcphdr **tcp)
+/* Finds the TCP segment that an ICMP error quotes, at least the first 8 bytes of its TCP header; false if there is none. */
+static __always_inline bool find_quoted_segment(struct __sk_buff *skb, const struct packet *p, struct iphdr **ip,
+						struct tcphdr **tcp)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 at = (p->l4 & 0x7f) + sizeof(struct icmphdr);
@@ -41,12 +47,22 @@ static __always_inline bool find_quoted(struct __sk_buff *skb, const struct pack
 	struct tcphdr *quoted = data + at + (ihl & 0x3f);
 	if ((void *)quoted + 8 > end)
 		return false;
-	set_addr(&k->client, inner->daddr);
-	set_addr(&k->service, inner->saddr);
-	k->client_port = quoted->dest;
-	k->service_port = quoted->source;
 	*ip = inner;
 	*tcp = quoted;
+	return true;
+}
+
+/* Finds the TCP segment of a service address that an ICMP error quotes. Stores its flow's key and where the quoted IP
+ * header starts; false if there is none. */
+static __always_inline bool find_quoted(struct __sk_buff *skb, const struct packet *p, struct flow_key *k,
+					struct iphdr **ip, struct tcphdr **tcp)
+{
+	if (!find_quoted_segment(skb, p, ip, tcp))
+		return false;
+	set_addr(&k->client, (*ip)->daddr);
+	set_addr(&k->service, (*ip)->saddr);
+	k->client_port = (*tcp)->dest;
+	k->service_port = (*tcp)->source;
 	return true;
 }
 
@@ -93,17 +109,19 @@ static __always_inline int forward_icmp_error(struct __sk_buff *skb, const struc
 	return send_to_peer(skb, ifindex, ingress);
 }
 
-/* Handles ICMP to a VIP. */
-static __always_inline int handle_icmp(struct __sk_buff *skb, const struct packet *p, enum flow_path path,
+/* Handles ICMP to an address of the service ranges. */
+static __always_inline int icmp_to_service(struct __sk_buff *skb, const struct packet *p, enum flow_path path,
 				       bool ingress)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct icmphdr *h = data + (p->l4 & 0x7f);
+	struct addr vip;
+	set_addr(&vip, p->daddr);
+	if (!bpf_map_lookup_elem(&addresses, &vip))
+		return TCX_NEXT;
 	if ((void *)(h + 1) > end)
 		return TCX_DROP;
 	if (h->type == ICMP_ECHO && h->code == 0)
 		return answer_ping(skb, p, ingress);
-	if (h->type == ICMP_DEST_UNREACH || h->type == ICMP_TIME_EXCEEDED || h->type == ICMP_PARAMETERPROB)
-		return forward_icmp_error(skb, p, ingress, path == PATH_NIC);
-	return TCX_DROP;
+	return is_icmp_error(h) ? forward_icmp_error(skb, p, ingress, path == PATH_NIC) : TCX_DROP;
 }

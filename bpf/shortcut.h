@@ -4,14 +4,14 @@
 
 #include "remote.h"
 
-/* Handles a packet of a pod on this node that may be a client. Its SYN goes through the stack, and so through any
+/* Handles a segment of a pod on this node that may be a client. Its SYN goes through the stack, and so through any
  * firewall. Once that has reached the gate and was answered, later segments bypass the stack, like flows offloaded
  * by netfilter (kernel doc: networking/nf_flowtable). The ACK that completes the handshake decides, because only the
  * receiver of the SYN-ACK can have sent it. Connections that the stack translates have other addresses here and
  * remain in the stack. */
-static __always_inline int shortcut_from_pod(struct __sk_buff *skb, enum packet_kind kind, const struct packet *p)
+static __always_inline int shortcut_from_pod(struct __sk_buff *skb, const struct packet *p)
 {
-	if (kind != PACKET_TCP || is_syn(p) || !in_range(p->daddr))
+	if (is_syn(p) || !in_range(p->daddr))
 		return TCX_NEXT;
 	struct flow_key k;
 	flow_key_from_client(&k, p);

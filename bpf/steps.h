@@ -11,6 +11,7 @@ int gate_moved(struct __sk_buff *skb);
 int gate_cold(struct __sk_buff *skb);
 int gate_behalf(struct __sk_buff *skb);
 int gate_hairpin(struct __sk_buff *skb);
+int gate_icmp(struct __sk_buff *skb);
 
 /* Programs that others call. */
 enum step {
@@ -21,6 +22,7 @@ enum step {
 	STEP_COLD,     /* gate_cold */
 	STEP_BEHALF,   /* gate_behalf */
 	STEP_HAIRPIN,  /* gate_hairpin */
+	STEP_ICMP,     /* gate_icmp */
 	STEPS,         /* how many there are */
 };
 
@@ -40,6 +42,7 @@ struct {
 			[STEP_COLD] = (void *)&gate_cold,
 			[STEP_BEHALF] = (void *)&gate_behalf,
 			[STEP_HAIRPIN] = (void *)&gate_hairpin,
+			[STEP_ICMP] = (void *)&gate_icmp,
 		},
 };
 

@@ -160,19 +160,27 @@ __noinline int acks_fin(const struct flow *f, const struct packet *p, __u32 peer
 	return f && p && (f->seen & SEEN_FIN(peer & OUT)) && p->ack == f->fin_end[peer & OUT];
 }
 
-/* Follows the acknowledgment in a segment of direction dir. Returns 0 if its sender cannot have sent it. */
+/* Follows the acknowledgment in a segment of direction dir. Returns what track does: 0 if its sender cannot have sent
+ * it. */
 static __always_inline int track_ack(const struct flow_key *k, struct flow *f, const struct packet *p, __u32 dir)
 {
 	__u32 peer = !dir;
 	if ((seq_diff(p->ack, f->seq[peer]) > 0 && !acks_fin(f, p, peer)) || seq_diff(p->ack, f->ack[dir]) < -OLD_ACK)
 		return 0;
-	seq_raise(&f->edge[dir], p->ack + scale_window(f, dir, p->window));
+	__u32 edge = p->ack + scale_window(f, dir, p->window);
+	int fits = TRACK_FITS;
+	if (seq_diff(edge, f->edge[dir]) > 0) {
+		seq_raise(&f->edge[dir], edge);
+		fits |= TRACK_ALLOWS;
+	}
 	/* The next segment corrects what a plain store of another CPU undoes here: OLD_ACK leaves room for that. */
-	if (seq_diff(p->ack, f->ack[dir]) > 0)
+	if (seq_diff(p->ack, f->ack[dir]) > 0) {
 		f->ack[dir] = p->ack;
+		fits |= TRACK_ALLOWS;
+	}
 	__u32 seen = f->seen;
 	if (!(seen & SEEN_FIN(peer)))
-		return 1;
+		return fits;
 	if (seq_diff(p->ack, f->fin_end[peer]) > 0) {
 		/* Nothing follows a FIN, so the one that was seen was not the peer's. */
 		__sync_fetch_and_and(&f->seen, ~(SEEN_FIN(peer) | SEEN_FIN_ACK(peer)));
@@ -183,7 +191,7 @@ static __always_inline int track_ack(const struct flow_key *k, struct flow *f, c
 		if ((seen & SEEN_FIN_ACKS) == SEEN_FIN_ACKS)
 			flow_close(k, f);
 	}
-	return 1;
+	return fits;
 }
 
 /* Follows the FIN, or data after an earlier FIN, in a segment of direction dir that ends before stop. A FIN that the
@@ -244,7 +252,7 @@ static __always_inline bool segment_fits_flow(const struct flow *f, const struct
 	return seq_diff(p->ack, f->seq[OUT]) <= 0 && seq_diff(p->ack, f->ack[IN]) >= (half_open ? 1 : -OLD_ACK);
 }
 
-/* Follows one segment of a flow in direction dir. Returns 1 if it fits the flow, so that it is most likely genuine. */
+/* Follows one segment of a flow in direction dir. Returns the TRACK_ bits that hold for it, 0 if it does not fit. */
 __noinline int track(const struct flow_key *k, struct flow *f, const struct packet *p, __u32 dir)
 {
 	if (!k || !f || !p || dir > OUT || f->state >= FLOW_CLOSED)
@@ -285,9 +293,11 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 	__u32 stop = seq_end(p);
 	if (f->seen & (SEEN_BLIND | SEEN_UNPROVEN))
 		track_unseen(f, p, dir, stop);
+	int fits = 0;
 	/* The window that the peer offered, as far as it is known here. Without ACK, TCP drops a segment. */
-	if (seq_diff(stop, f->edge[peer]) > 1 || seq_diff(p->seq, f->ack[peer]) < -OLD_ACK ||
-	    !(p->flags & TCP_ACK) || !track_ack(k, f, p, dir)) {
+	if (seq_diff(stop, f->edge[peer]) <= 1 && seq_diff(p->seq, f->ack[peer]) >= -OLD_ACK && (p->flags & TCP_ACK))
+		fits = track_ack(k, f, p, dir);
+	if (!fits) {
 		count(COUNT_OUT_OF_WINDOW);
 		return 0;
 	}
@@ -298,5 +308,5 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 		if (pod && !pod->first_byte)
 			record_first(&pod->first_byte, EVENT_FIRST_BYTE, f);
 	}
-	return 1;
+	return fits;
 }

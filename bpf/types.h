@@ -503,7 +503,7 @@ EXPORT_TO_GO(struct, event);
 enum counter {
 	COUNT_ARP_REPLIES = 0, /* ARP requests for VIPs answered */
 	COUNT_PINGS,           /* ICMP echo requests answered */
-	COUNT_ICMP_ERRORS,     /* ICMP errors forwarded to a pod */
+	COUNT_ICMP_ERRORS,     /* ICMP errors forwarded to a pod, or from one to its client */
 	COUNT_MALFORMED,       /* packets to a VIP that are not well-formed TCP or ICMP over IPv4: dropped */
 	COUNT_FRAGMENTS,       /* IP fragments to a VIP: dropped */
 	COUNT_STRAY,           /* segments of no known flow: answered with a RST */

@@ -296,7 +296,8 @@ func (w *world) fillFlowsWith(n int, f gateFlow) {
 func TestProgramsAndMapsStaySmall(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, p := range []*ebpf.Program{w.g.objs.GateXdp, w.g.objs.GateNic, w.g.objs.GateLocal, w.g.objs.GateReleased,
-		w.g.objs.GatePod, w.g.objs.GateNode, w.g.objs.GateHome, w.g.objs.GateRetry, w.g.objs.GateListen,
+		w.g.objs.GatePod, w.g.objs.GateNode, w.g.objs.GateHome, w.g.objs.GateRetry, w.g.objs.GateMoved, w.g.objs.GateCold,
+		w.g.objs.GateBehalf, w.g.objs.GateHairpin, w.g.objs.GateIcmp, w.g.objs.GateListen,
 		w.g.objs.GateUnpark, w.g.objs.GateSweep} {
 		info, err := p.Info()
 		w.must(err)

@@ -105,6 +105,32 @@ var asking = []struct {
 	}, onNIC, func(w *world) segment { return w.fromClient("FA", 1001, 5001) }, true},
 	{"FIN where there is no room", full, onNIC, func(w *world) segment { return w.fromClient("FA", 1011, 5001) }, true},
 
+	{"ACK of data", func(w *world) { connected(w); w.sent(podData(w)) }, onNIC,
+		func(w *world) segment { return w.fromClient("A", 1001, 5001+uint32(len(podData(w).payload))) }, true},
+	{"ACK of some of the data", func(w *world) { connected(w); w.sent(podData(w)) }, onNIC,
+		func(w *world) segment { return w.fromClient("A", 1001, 5002) }, true},
+	{"window that opens", func(w *world) { connected(w); w.sent(podData(w)) }, onNIC,
+		func(w *world) segment { s := w.fromClient("A", 1001, 5001); s.window = 65000; return s }, true},
+	{"ACK of data after the client's FIN", func(w *world) {
+		connected(w)
+		w.wantRun(onNIC, w.fromClient("FA", 1001, 5001).frame(), tcxRedirect)
+		w.wantRun(onPod1, w.fromPod(1, "PA", 5001, 1002, 1, 2, 3).frame(), tcxRedirect)
+	}, onNIC, func(w *world) segment { return w.fromClient("A", 1002, 5004) }, true},
+	{"ACK of data that has not passed here", connected, onNIC,
+		func(w *world) segment { return w.fromClient("A", 1001, 9001) }, true},
+
+	{"ACK that repeats one", func(w *world) {
+		connected(w)
+		w.sent(podData(w))
+		w.acked(5003)
+	}, onNIC, func(w *world) segment { return w.fromClient("A", 1001, 5003) }, false},
+	{"ACK older than the last", func(w *world) {
+		connected(w)
+		w.sent(podData(w))
+		w.acked(5003)
+	}, onNIC, func(w *world) segment { return w.fromClient("A", 1001, 5002) }, false},
+	{"window that shrinks", func(w *world) { connected(w); w.sent(podData(w)) }, onNIC,
+		func(w *world) segment { s := w.fromClient("A", 1001, 5001); s.window = 100; return s }, false},
 	{"bare ACK", connected, onNIC, func(w *world) segment { return w.fromClient("A", 1001, 5001) }, false},
 	{"keepalive", connected, onNIC, func(w *world) segment { return w.fromClient("A", 1000, 5001) }, false},
 	{"keepalive with a byte", connected, onNIC, func(w *world) segment { return w.fromClient("A", 1000, 5001, 0) }, false},
@@ -486,16 +512,29 @@ func TestNothingIsMissedBetweenDecisionAndFreeze(t *testing.T) {
 	}
 }
 
-// echoAt is the variable that has this program echo at its address instead of running tests.
-const echoAt = "WANGELL_TEST_ECHO_AT"
+// echoAt and sendAt are variables that have this program serve at an address instead of running tests.
+const (
+	echoAt = "WANGELL_TEST_ECHO_AT"
+	sendAt = "WANGELL_TEST_SEND_AT"
+)
 
-// runEcho answers each connection with what it sends.
-func runEcho(at string) int {
+// longAnswer is how much runServer sends to each client, bytes.
+const longAnswer = 32 << 20
+
+// runServer answers each connection with what it sends, or with longAnswer zeros.
+func runServer(at string, echoes bool) int {
 	l, err := net.Listen("tcp4", at)
 	for err == nil {
 		var c net.Conn
 		if c, err = l.Accept(); err == nil {
-			go func() { _, _ = io.Copy(c, c); c.Close() }()
+			go func() {
+				if echoes {
+					_, _ = io.Copy(c, c)
+				} else {
+					_, _ = c.Write(make([]byte, longAnswer))
+				}
+				c.Close()
+			}()
 		}
 	}
 	fmt.Fprintln(os.Stderr, err)
@@ -509,8 +548,9 @@ type stillServer struct {
 	cgroup  string
 }
 
-// echoInPod starts an echo server in the network namespace of pod 1, and returns once it listens.
-func echoInPod(n *network) *stillServer {
+// serverInPod starts a server in the network namespace of pod 1, and returns once it serves. variable is echoAt or
+// sendAt.
+func serverInPod(n *network, variable string) *stillServer {
 	n.Helper()
 	name := fmt.Sprintf("wangell-gate-test-%d", os.Getpid())
 	s := &stillServer{n, freezer.New(""), name}
@@ -524,7 +564,7 @@ func echoInPod(n *network) *stillServer {
 		need.Unmet(n, "needs a freezer of cgroups")
 	}
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), echoAt+"="+podAt[1].String())
+	cmd.Env = append(os.Environ(), variable+"="+podAt[1].String())
 	cmd.Stderr = os.Stderr
 	n.must(inNamespace(podNS(1), cmd.Start))
 	n.Cleanup(func() {
@@ -533,6 +573,15 @@ func echoInPod(n *network) *stillServer {
 		_ = cmd.Wait() // says that it was killed
 	})
 	n.must(os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, cmd.Process.Pid), 0))
+	eventually(n, func() error {
+		c, err := dialWithin(podNS(1), podAt[1], time.Second)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+	_, err := n.g.Serve(vip, 1)
+	n.must(err)
 	return s
 }
 
@@ -584,16 +633,7 @@ func TestConnectionsSurviveThatTheirServerIsFrozen(t *testing.T) {
 	_, err := n.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Proof: ProofNever})
 	n.must(err)
 	n.addPod(vip, 1)
-	s := echoInPod(n)
-	eventually(t, func() error {
-		c, err := dialWithin(podNS(1), podAt[1], time.Second)
-		if err == nil {
-			c.Close()
-		}
-		return err
-	})
-	_, err = n.g.Serve(vip, 1)
-	n.must(err)
+	s := serverInPod(n, echoAt)
 	c, err := dial("client", vip)
 	n.must(err)
 	defer c.Close()
@@ -626,5 +666,81 @@ func TestConnectionsSurviveThatTheirServerIsFrozen(t *testing.T) {
 	s.answered(n, c, rounds+2)
 	if got := n.ev.await(t, EventThaw, rounds+2); len(got) != rounds+2 {
 		t.Errorf("%d thaws in %d sleeps", len(got), rounds+2)
+	}
+}
+
+// A client reads some of a large answer, and pauses. The server is frozen meanwhile: its kernel has more to send, and its
+// program more to write. Once the client reads on, the server is thawed and the rest comes, also after the client has
+// closed its side.
+func TestPausedDownloadGoesOnAfterAFreeze(t *testing.T) {
+	for name, dialled := range map[string]func(n *network, s *stillServer) *net.TCPConn{
+		"client": func(n *network, _ *stillServer) *net.TCPConn { return dialSlowly(n, "client", vip) },
+		"client that has closed its side": func(n *network, _ *stillServer) *net.TCPConn {
+			c := dialSlowly(n, "client", vip)
+			n.must(c.CloseWrite())
+			return c
+		},
+		"front": func(n *network, _ *stillServer) *net.TCPConn {
+			n.addFront(vip, FrontID, 2)
+			n.must(n.g.ServeFront(vip, FrontID))
+			return dialSlowly(n, podNS(2), podAt[1])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t, XDPAuto, 1500)
+			_, err := n.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Proof: ProofNever})
+			n.must(err)
+			n.addPod(vip, 1)
+			s := serverInPod(n, sendAt)
+			c := dialled(n, s)
+			defer c.Close()
+			left := int64(longAnswer)
+			for sleeps := 1; sleeps <= 3; sleeps++ {
+				got, err := io.CopyN(io.Discard, c, 1<<20)
+				n.must(err)
+				left -= got
+				n.untilQuiet()
+				s.stop(n.g)
+				// All that the two kernels hold, and more.
+				read := make(chan error, 1)
+				go func() { _, err := io.CopyN(io.Discard, c, 8<<20); read <- err }()
+				n.ev.await(t, EventThaw, sleeps)
+				s.resume(n.g)
+				n.must(<-read)
+				left -= 8 << 20
+			}
+			got, err := io.Copy(io.Discard, c)
+			if err != nil || got != left {
+				t.Errorf("got %d bytes more, want %d: %v", got, left, err)
+			}
+		})
+	}
+}
+
+// dialSlowly connects from a namespace with a small receive buffer.
+func dialSlowly(n *network, from string, to netip.AddrPort) *net.TCPConn {
+	n.Helper()
+	c, err := dial(from, to)
+	n.must(err)
+	n.must(c.SetReadBuffer(64 << 10))
+	n.must(c.SetDeadline(time.Now().Add(2 * time.Minute)))
+	return c
+}
+
+// untilQuiet returns once pod 1 of vip has neither sent nor received anything for a while.
+func (n *network) untilQuiet() {
+	n.Helper()
+	packets := func() uint64 {
+		c, err := n.g.PodCounters(vip, 1)
+		n.must(err)
+		return c.PacketsIn + c.PacketsOut
+	}
+	for before := packets(); ; {
+		time.Sleep(50 * time.Millisecond)
+		now := packets()
+		if now == before {
+			return
+		}
+		before = now
 	}
 }

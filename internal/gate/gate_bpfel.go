@@ -679,6 +679,7 @@ const (
 	gateProgGateEnd            = "gate_end"
 	gateProgGateHairpin        = "gate_hairpin"
 	gateProgGateHome           = "gate_home"
+	gateProgGateIcmp           = "gate_icmp"
 	gateProgGateListen         = "gate_listen"
 	gateProgGateLocal          = "gate_local"
 	gateProgGateMoved          = "gate_moved"
@@ -773,6 +774,7 @@ type gateProgramSpecs struct {
 	GateEnd      *ebpf.ProgramSpec `ebpf:"gate_end"`
 	GateHairpin  *ebpf.ProgramSpec `ebpf:"gate_hairpin"`
 	GateHome     *ebpf.ProgramSpec `ebpf:"gate_home"`
+	GateIcmp     *ebpf.ProgramSpec `ebpf:"gate_icmp"`
 	GateListen   *ebpf.ProgramSpec `ebpf:"gate_listen"`
 	GateLocal    *ebpf.ProgramSpec `ebpf:"gate_local"`
 	GateMoved    *ebpf.ProgramSpec `ebpf:"gate_moved"`
@@ -1057,6 +1059,7 @@ type gatePrograms struct {
 	GateEnd      *ebpf.Program `ebpf:"gate_end"`
 	GateHairpin  *ebpf.Program `ebpf:"gate_hairpin"`
 	GateHome     *ebpf.Program `ebpf:"gate_home"`
+	GateIcmp     *ebpf.Program `ebpf:"gate_icmp"`
 	GateListen   *ebpf.Program `ebpf:"gate_listen"`
 	GateLocal    *ebpf.Program `ebpf:"gate_local"`
 	GateMoved    *ebpf.Program `ebpf:"gate_moved"`
@@ -1078,6 +1081,7 @@ func (p *gatePrograms) Close() error {
 		p.GateEnd,
 		p.GateHairpin,
 		p.GateHome,
+		p.GateIcmp,
 		p.GateListen,
 		p.GateLocal,
 		p.GateMoved,

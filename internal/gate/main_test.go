@@ -26,7 +26,10 @@ import (
 
 func TestMain(m *testing.M) {
 	if at := os.Getenv(echoAt); at != "" {
-		os.Exit(runEcho(at))
+		os.Exit(runServer(at, true))
+	}
+	if at := os.Getenv(sendAt); at != "" {
+		os.Exit(runServer(at, false))
 	}
 	flag.Parse()
 	if f := flag.Lookup("test.fuzzworker"); f != nil && f.Value.String() == "true" && os.Getenv(worker) == "" {
