@@ -9,6 +9,16 @@
 #include "prove.h"
 #include "remote.h"
 
+#define START_TIME 60000000000ull /* ns for which a pod that has answered no SYN yet may still be starting */
+
+/* Whether a serving pod that has answered no SYN yet may not be ready, although its program listens: something in its
+ * network namespace may lead clients to another program, such as a sidecar, which does not listen yet. */
+static __always_inline bool is_starting(const struct pod *pod)
+{
+	return !pod->first_synack && pod->served && pod->state == POD_SERVING &&
+	       bpf_ktime_get_ns() - pod->served < START_TIME;
+}
+
 /* Backs up the SYN of a flow that was just opened, and reads its options. */
 __noinline int backup_syn(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k, struct flow *f)
 {
@@ -29,6 +39,7 @@ __noinline int backup_syn(struct __sk_buff *skb, const struct packet *p, const s
 	s->sent = f->created;
 	s->isn = p->seq;
 	s->retries = 0;
+	s->refused = 0;
 	__builtin_memcpy(s->options, o.byte, MAX_OPTIONS);
 	s->options_len = o.len;
 	s->tos = ip->tos;
@@ -52,7 +63,8 @@ __noinline int bit_of_client(const struct flow_key *k, __u32 service)
 /* Sends a flow's SYN to another pod, to deaf ones last. If none of its service serves any more, the SYN is judged as any
  * other of a cold service: it is parked, dropped, or its client challenged. skb holds either the RST with which the pod
  * refuses the SYN, translated to come from the service address, or the SYN itself, sent again by the daemon because the
- * pod does not answer. If nothing works, the client gets the RST. */
+ * pod does not answer. If nothing works, the client gets the RST, unless the pod may still be starting: then the SYN waits,
+ * and the daemon sends it again. */
 static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 {
 	bool silent = is_syn(p);
@@ -77,10 +89,18 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 		check_pod(skb, f->pod);
 	bool left = !silent && pod->state != POD_SERVING;
 	/* In a flood, SYN-ACKs may pass that the flow does not see. */
-	if ((syn->retries >= s->retries && !left) || (silent && is_flooded(s->index)))
+	if (silent && is_flooded(s->index))
 		goto give_up;
+	if (silent && syn->refused && is_starting(pod)) { /* from the beginning: the same pod is tried again */
+		syn->tried = 0;
+		syn->retries = -1;
+	} else if (syn->retries >= s->retries && !left) {
+		goto give_up;
+	} else {
+		syn->tried |= 1u << (pod->slot & 31);
+	}
 	/* A pod gets its own SYN only as a hairpin. */
-	syn->tried |= 1u << (pod->slot & 31) | bit_of_client(&k, s->index);
+	syn->tried |= bit_of_client(&k, s->index);
 	int next = pick_pod(s->index, syn->tried, chooser(&o, k.client.w[3]));
 	if (next == NO_POD && left)
 		cool_without_pods(s->index);
@@ -136,6 +156,10 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 give_up:
 	if (silent)
 		return TCX_DROP;
+	if (st && syn && pod && is_starting(pod)) {
+		syn->refused = 1;
+		return TCX_DROP;
+	}
 	account(f, p, OUT, track(&k, f, p, OUT));
 	return send_to_origin(skb, &o);
 }

@@ -169,6 +169,7 @@ struct pod {
 	struct service_key vip; /* its service address */
 	__u64 id;               /* the controller's ID for it */
 	__u64 first_synack;     /* when its first SYN-ACK passed, ns of CLOCK_MONOTONIC; 0: not yet */
+	__u64 served;           /* when it took new flows first, same clock; 0: not yet (daemon) */
 	__u32 slot;             /* its bit in syn_backup.tried, unique among the serving pods of its service */
 
 	__u32 open __attribute__((aligned(CACHE_LINE))); /* flows established and not closed */
@@ -429,7 +430,7 @@ struct syn_backup {
 	__u8 ttl;                  /* from the IP header */
 	__u8 flags;                /* byte 13 of the TCP header */
 	__be16 window;             /* unscaled */
-	__u16 pad;                 /* zero */
+	__u16 refused;             /* 1: its pod has refused it, and may not be ready yet: see is_starting */
 };
 
 /* Value of `syn_records`: a SYN that got no entry in `flows`. */

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+
+	"wangell.loutres.me/internal/base/monotime"
 )
 
 // MaxPodsPerService is the maximum number of pods that take a service's new flows.
@@ -33,6 +35,7 @@ func (g *Gate) addServing(service, pod uint32) error {
 		return errTooManyPods
 	}
 	p := g.pods.at(pod)
+	atomic.CompareAndSwapUint64(&p.Served, 0, uint64(monotime.Now()))
 	setPodState(p, gatePodStatePOD_SERVING)
 	if !there {
 		atomic.StoreUint32(&p.Slot, g.freeSlot(st))

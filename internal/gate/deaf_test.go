@@ -125,6 +125,9 @@ func TestRefusalOfAPodThatListensReachesTheClient(t *testing.T) {
 	listenShared(n, podNS(1), "tcp4", podAt[1].String())
 	_, err := n.g.Serve(vip, 1)
 	n.must(err)
+	c, err := dial("client", vip)
+	n.must(err)
+	n.must(c.Close())
 	sh(t, `ip netns exec pod1 nft 'add table ip no
 		add chain ip no in { type filter hook input priority 0; }
 		add rule ip no in tcp dport 8080 reject with tcp reset'`)
@@ -261,6 +264,7 @@ func TestDeafPodIsTheLastChoiceAfterASilentOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := all.in(t)
 			w.warm(vip, 1, 2, 3)
+			w.answered(1, 2, 3)
 			w.retries(c.retries)
 			w.before = w.counters()
 			syn := w.syn(1000).frame()

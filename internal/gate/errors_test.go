@@ -16,7 +16,8 @@ import (
 // insidePod is the address of a router in pod 1.
 var insidePod = netip.MustParseAddr("10.99.1.1")
 
-// errorFromPod is an ICMP error of a router in pod 1 about a packet that exceeds an MTU of 1400, to the packet's sender.
+// errorFromPod is an ICMP error of a router in pod 1 about a packet that exceeds an MTU of 1400, to the packet's
+// sender.
 func (w *world) errorFromPod(about segment) []byte {
 	s := w.fromPod(1, "A", 0, 0)
 	return serialize(&layers.Ethernet{SrcMAC: s.src, DstMAC: s.dst, EthernetType: layers.EthernetTypeIPv4},
@@ -84,12 +85,13 @@ func TestICMPErrorsOfPodsReachTheirClients(t *testing.T) {
 		out := w.wantRun(onPod1, in, tcxRedirect)
 		errorFor(w, w.syn(1000), in, out)
 	})
+	received := func(w *world) []byte { return w.errorFromPod(w.asReceived(clientData(w))) }
 	for name, frame := range map[string]func(w *world) []byte{
 		"no flow":       func(w *world) []byte { return w.errorFromPod(w.asReceived(w.syn(1).fromOther(1, 1))) },
-		"another port":  func(w *world) []byte { s := w.asReceived(clientData(w)); s.to = foreign; return w.errorFromPod(s) },
-		"echo request":  with(func(w *world) []byte { return w.errorFromPod(w.asReceived(clientData(w))) }, func(b []byte) { b[34] = 8 }),
-		"about UDP":     with(func(w *world) []byte { return w.errorFromPod(w.asReceived(clientData(w))) }, func(b []byte) { b[51] = 17 }),
-		"to a stranger": with(func(w *world) []byte { return w.errorFromPod(w.asReceived(clientData(w))) }, func(b []byte) { b[33]++ }),
+		"another port":  func(w *world) []byte { s := clientData(w); s.to = foreign; return w.errorFromPod(s) },
+		"echo request":  with(received, func(b []byte) { b[34] = 8 }),
+		"about UDP":     with(received, func(b []byte) { b[51] = 17 }),
+		"to a stranger": with(received, func(b []byte) { b[33]++ }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := all.in(t)

@@ -26,11 +26,12 @@ const (
 // SetFrozen tells the gate that a pod is about to be frozen, or was thawed.
 //
 // While a pod on this node is frozen, all packets reach it as before. The first packet that needs its program sends
-// EventThaw, once until SetFrozen(false): a SYN, the end of a handshake, payload or a FIN from a client, an ACK by which
-// the client has received more or has room for more, and, with ThawDirect, any packet from another peer. Other bare ACKs,
-// keepalives, window probes, RSTs and repeated data do not, because the pod's kernel handles them. New flows go to pods that run or for which EventThaw was sent, even if others
-// have fewer flows or are local. With sessionAffinity, and in a SYN flood, the client's address still decides: the pod
-// with the client's state is thawed, and a repeated choice gives the same pod.
+// EventThaw, once until SetFrozen(false): a SYN, the end of a handshake, payload or a FIN from a client, an ACK by
+// which the client has received more or has room for more, and, with ThawDirect, any packet from another peer. Other
+// bare ACKs, keepalives, window probes, RSTs and repeated data do not, because the pod's kernel handles them. New
+// flows go to pods that run or for which EventThaw was sent, even if others have fewer flows or are local. With
+// sessionAffinity, and in a SYN flood, the client's address still decides: the pod with the client's state is thawed,
+// and a repeated choice gives the same pod.
 //
 // The order is: SetFrozen(true), PodCounters, freeze; later thaw, SetFrozen(false). SetFrozen returns once
 // PodCounters.LastAsked includes every packet that was handled before it took effect. A daemon that finds LastAsked

@@ -650,6 +650,7 @@ func TestConnectionsSurviveThatTheirServerIsFrozen(t *testing.T) {
 	s.answered(n, second, rounds+1)
 
 	n.must(c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 100}))
+	n.untilQuiet() // the client acknowledges the last answer late
 	s.stop(n.g)
 	before, err := n.g.PodCounters(vip, 1)
 	n.must(err)
@@ -669,9 +670,9 @@ func TestConnectionsSurviveThatTheirServerIsFrozen(t *testing.T) {
 	}
 }
 
-// A client reads some of a large answer, and pauses. The server is frozen meanwhile: its kernel has more to send, and its
-// program more to write. Once the client reads on, the server is thawed and the rest comes, also after the client has
-// closed its side.
+// A client reads some of a large answer, and pauses. The server is frozen meanwhile: its kernel has more to send, and
+// its program more to write. Once the client reads on, the server is thawed and the rest comes, also after the client
+// has closed its side.
 func TestPausedDownloadGoesOnAfterAFreeze(t *testing.T) {
 	for name, dialled := range map[string]func(n *network, s *stillServer) *net.TCPConn{
 		"client": func(n *network, _ *stillServer) *net.TCPConn { return dialSlowly(n, "client", vip) },

@@ -345,8 +345,9 @@ type gatePod struct {
 	_           [4]byte
 	Id          uint64
 	FirstSynack uint64
+	Served      uint64
 	Slot        uint32
-	_           [20]byte
+	_           [12]byte
 	Open        uint32
 	HalfOpen    uint32
 	NewFlows    uint64
@@ -542,7 +543,7 @@ type gateSynBackup struct {
 	Ttl        uint8
 	Flags      uint8
 	Window     uint16
-	Pad        uint16
+	Refused    uint16
 }
 
 type gateSynRecord struct {

@@ -53,6 +53,7 @@ type modelFlow struct {
 	synack  bool
 	high    [2]int64 // highest sequence number that has passed
 	acked   [2]int64 // acknowledged by the other end in segments that have passed
+	room    int64    // number up to which the client has offered to receive
 	finEnd  [2]int64 // 0: no FIN has passed
 	finDone [2]bool
 	tried   map[int]bool // pods that have not taken the SYN
@@ -233,8 +234,23 @@ func (f *modelFlow) asks(s modelSegment) bool {
 	case has(s.flags, 'S'), f.state == half, !f.synack: // the gate may have missed the end of its handshake
 		return true
 	}
+	opens := f.state != closed && s.ack <= f.high[1] && s.ack+s.talk.window() > f.room
+	if has(s.flags, 'A') && (s.ack > f.acked[1] || opens) { // it may write on
+		return true
+	}
 	return (s.n > 0 || has(s.flags, 'F')) && s.end() > f.acked[0]
 }
+
+// window returns the window that the client offers, except in its SYN, bytes.
+func (t *talk) window() int64 {
+	if t.port%2 == 0 {
+		return modelWindow << 7 // synOptions
+	}
+	return modelWindow
+}
+
+// modelWindow is the window field of all segments.
+const modelWindow = 64240
 
 // ask passes a client's segment of a flow that the edge node does not know, which queries the home node. That only
 // claims the flow if it still has it (orphans).
@@ -476,7 +492,7 @@ func (m *model) follow(f *modelFlow, s modelSegment) {
 	}
 	if f.state == half {
 		if s.flags == "SA" {
-			f.synack, f.high[1], f.acked[0] = true, 1, 1
+			f.synack, f.high[1], f.acked[0], f.room = true, 1, 1, 1+modelWindow
 			return
 		}
 		switch {
@@ -484,6 +500,9 @@ func (m *model) follow(f *modelFlow, s modelSegment) {
 		case f.synack && me == 1 && (s.n > 0 || has(s.flags, 'F')):
 			// a pod only sends data on an established connection
 			f.high[0] = max(f.high[0], s.ack)
+			if s.seq > f.high[1] { // the gate has not seen what came before
+				f.acked[1], f.room = s.seq-1, s.seq+modelWindow
+			}
 		default:
 			return
 		}
@@ -498,6 +517,9 @@ func (m *model) follow(f *modelFlow, s modelSegment) {
 	}
 	if has(s.flags, 'A') && f.finEnd[peer] != 0 && s.ack == f.finEnd[peer] {
 		f.finDone[peer] = true
+	}
+	if has(s.flags, 'A') && me == 0 {
+		f.room = max(f.room, s.ack+s.talk.window())
 	}
 	f.high[me] = max(f.high[me], s.end())
 	if has(s.flags, 'F') && s.end() > f.acked[me] { // else it was acknowledged before the flow started anew
@@ -690,6 +712,7 @@ func (m *model) replace() {
 		m.addPod(vip, p)
 	}
 	m.serve(vip, p)
+	m.answered(p)
 	m.fresh[p] = 0
 	for _, flows := range []map[uint16]*modelFlow{m.flows, m.orphans} {
 		for _, f := range flows {
@@ -832,6 +855,7 @@ func TestModelAgreesOnTwoNodes(t *testing.T) {
 func runModel(t *testing.T, w, home *world) {
 	_, err := w.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Retries: modelRetries})
 	w.must(err)
+	w.answered(1, 2, 3)
 	first, n := *modelFirst, *modelSeeds
 	if first == 0 {
 		first = uint64(time.Now().UnixNano())

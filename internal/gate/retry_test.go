@@ -37,6 +37,14 @@ func (w *world) sameSYN(in, out []byte, i int) {
 	w.toPod(i, want, out)
 }
 
+// answered makes pods of vip ones that have answered a SYN before.
+func (w *world) answered(pods ...int) {
+	w.Helper()
+	for _, i := range pods {
+		w.g.pods.at(w.podIndex(i)).FirstSynack = 1
+	}
+}
+
 // It is tried at one pod after another, unchanged. The client only sees the last refusal.
 func TestRefusedSYNGoesToAnotherPod(t *testing.T) {
 	all := newWorld(t, nil)
@@ -48,6 +56,7 @@ func TestRefusedSYNGoesToAnotherPod(t *testing.T) {
 		t.Run(fmt.Sprintf("%d pods, %d retries", len(c.pods), c.retries), func(t *testing.T) {
 			w := all.in(t)
 			w.warm(vip, c.pods...)
+			w.answered(c.pods...)
 			w.retries(c.retries)
 			w.before = w.counters()
 			syn := w.syn(1000)
@@ -276,6 +285,7 @@ func TestRefusalByARemotePodMovesTheSYN(t *testing.T) {
 			w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, f), tcxRedirect), toPodType, 0, 1,
 				append(like, f[12:]...)))
 		// The second pod refuses as well: the client gets the RST.
+		w.answered(2)
 		r := w.refusal(2)
 		w.toClient(r, w.wantRun(onPod2, r, tcxRedirect))
 	})
@@ -298,6 +308,7 @@ func TestRefusalByARemotePodMovesTheSYN(t *testing.T) {
 	t.Run("without another pod", func(t *testing.T) {
 		w := all.in(t)
 		w.remote()
+		w.answered(1)
 		w.retries(2)
 		w.wantRun(onNIC, synFrame(w), tcxRedirect)
 		out := w.wantRun(onNIC, refused(w, 1), tcxRedirect)
@@ -535,4 +546,76 @@ func TestClientOfASilentDrainingPodIsServed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pod that has answered no SYN yet may refuse one because what its network namespace leads clients to is not ready.
+// The SYN waits, and is sent to the pod again and again. A minute later, a refusal is one.
+func TestRefusalOfAStartingPodIsNotPassedOn(t *testing.T) {
+	all := newWorld(t, nil)
+	for _, retries := range []uint8{0, 2} {
+		t.Run(fmt.Sprintf("%d retries", retries), func(t *testing.T) {
+			w := all.in(t)
+			w.warm(vip, 1)
+			w.retries(retries)
+			w.wantRun(onNIC, synFrame(w), tcxRedirect)
+			for round := range uint64(4) {
+				w.wantRun(onPod1, w.refusal(1), tcxDrop)
+				if f, ok := w.flow(client, vip); !ok || f.State != half {
+					t.Fatalf("round %d: flow %+v, %v", round, f, ok)
+				}
+				w.scan(2 * DefaultSYNTimeout)
+				eventually(t, func() error { // the frame passes through a device
+					if got := w.counted()["retries"]; got != round+1 {
+						return fmt.Errorf("round %d: the SYN was sent again %d times", round, got)
+					}
+					return nil
+				})
+			}
+			w.wantCounts(0, 1, 0)
+			w.g.pods.at(w.podIndex(1)).Served -= uint64(time.Minute)
+			f := w.refusal(1)
+			w.toClient(f, w.wantRun(onPod1, f, tcxRedirect))
+			w.wantCounts(0, 0, 0)
+		})
+	}
+	t.Run("another pod serves", func(t *testing.T) {
+		w := all.in(t)
+		w.warm(vip, 1)
+		w.retries(1)
+		w.wantRun(onNIC, synFrame(w), tcxRedirect)
+		w.wantRun(onPod1, w.refusal(1), tcxDrop)
+		w.addPod(vip, 2)
+		w.serve(vip, 2)
+		w.scan(2 * DefaultSYNTimeout)
+		eventually(t, func() error {
+			if f, _ := w.flow(client, vip); f.Pod != w.podIndex(2) {
+				return errors.New("the SYN was not sent to the other pod")
+			}
+			return nil
+		})
+	})
+}
+
+// The packet filter in a pod redirects its port to a sidecar, which listens later than the program: the client waits.
+func TestClientsWaitForASidecar(t *testing.T) {
+	n := newNetwork(t, XDPAuto, 1500)
+	n.service()
+	echo(n, podNS(1), podAt[1])
+	sh(t, `ip netns exec pod1 nft 'table ip nat {
+		chain pre { type nat hook prerouting priority dstnat;
+			tcp dport %d redirect to :15006
+		}
+	}'`, podAt[1].Port())
+	n.addPod(vip, 1)
+	_, err := n.g.Serve(vip, 1)
+	n.must(err)
+	done := visit("client", vip, 1000)
+	eventually(t, func() error {
+		if got := counted(t, n.g)["retries"]; got < 2 {
+			return fmt.Errorf("the SYN was sent again %d times", got)
+		}
+		return nil
+	})
+	echo(n, podNS(1), netip.AddrPortFrom(podAt[1].Addr(), 15006))
+	n.must(<-done)
 }
