@@ -159,9 +159,9 @@ func (g *Gate) removeVIP(vip netip.Addr) error {
 	return errors.Join(g.dev.unroute(netip.PrefixFrom(vip, 32)), g.writeOutside())
 }
 
-// syncRoutes makes wangell0 the route of exactly the service ranges and the VIPs outside them.
-func (g *Gate) syncRoutes() error {
-	var wanted []netip.Prefix
+// wantedRoutes returns the service ranges and the VIPs outside them, which wangell0 is the route of. The caller holds
+// services.mu, or is Open.
+func (g *Gate) wantedRoutes() (wanted []netip.Prefix) {
 	for _, p := range g.cfg.ServiceRanges {
 		wanted = append(wanted, p.Masked())
 	}
@@ -170,7 +170,12 @@ func (g *Gate) syncRoutes() error {
 			wanted = append(wanted, netip.PrefixFrom(vip, 32))
 		}
 	}
-	if err := g.dev.setRoutes(wanted); err != nil {
+	return wanted
+}
+
+// syncRoutes makes wangell0 the route of exactly the wanted prefixes.
+func (g *Gate) syncRoutes() error {
+	if err := g.dev.setRoutes(g.wantedRoutes()); err != nil {
 		return err
 	}
 	return g.writeOutside()

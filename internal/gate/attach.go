@@ -270,6 +270,7 @@ func (g *Gate) keepFirst() {
 		case err != nil:
 			g.log.Error("the gate may not see packets", "link", name, "interface", a.at.ifindex, "error", err)
 		case was < 0:
+			g.upkeep.Count(partProgram)
 			g.log.Warn("another program detached the gate: attached again", "link", name, "interface", a.at.ifindex)
 		default:
 			g.log.Warn("programs of others were attached before the gate's: attached again before them",

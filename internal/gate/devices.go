@@ -98,16 +98,30 @@ func ensureInner(owner string) (netlink.Link, error) {
 // have no IPv6 and no ARP.
 func setUp(l netlink.Link) error {
 	name := l.Attrs().Name
-	for file, value := range map[string]string{
-		"net/ipv6/conf/" + name + "/disable_ipv6": "1",
-		"net/ipv4/conf/" + name + "/rp_filter":    "0",
-		// The programs look up routes as if from this device, which the kernel only does for one that forwards.
-		"net/ipv4/conf/" + name + "/forwarding": "1",
-	} {
-		if err := writeSysctl(file, value); err != nil && !errors.Is(err, os.ErrNotExist) {
+	for _, s := range sysctlsOf(name) {
+		if err := writeSysctl(s.name, s.value); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("setting up %s: %w", name, err)
 		}
 	}
+	return bringUp(name, l.Attrs().Index)
+}
+
+// sysctl is a kernel setting, named relative to /proc/sys.
+type sysctl struct{ name, value string }
+
+// sysctlsOf returns the settings of one of the gate's devices.
+func sysctlsOf(device string) []sysctl {
+	return []sysctl{
+		{"net/ipv6/conf/" + device + "/disable_ipv6", "1"},
+		{"net/ipv4/conf/" + device + "/rp_filter", "0"},
+		// The programs look up routes as if from this device, which the kernel only does for one that forwards.
+		{"net/ipv4/conf/" + device + "/forwarding", "1"},
+	}
+}
+
+// bringUp brings up one of the gate's devices, without ARP.
+func bringUp(name string, index int) error {
+	l := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
 	if err := netlink.LinkSetARPOff(l); err != nil {
 		return fmt.Errorf("disabling ARP on %s: %w", name, err)
 	}
@@ -168,17 +182,12 @@ func (d *devices) setRoutes(wanted []netip.Prefix) error {
 			return err
 		}
 	}
-	have, err := d.netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: d.inner}, netlink.RT_FILTER_OIF)
+	have, err := d.routes()
 	if err != nil {
-		return fmt.Errorf("listing the routes to %s: %w", InnerDevice, err)
+		return err
 	}
-	for _, r := range have {
-		if r.Dst == nil {
-			continue
-		}
-		bits, _ := r.Dst.Mask.Size()
-		a, _ := netip.AddrFromSlice(r.Dst.IP.To4())
-		if p := netip.PrefixFrom(a, bits); !slices.Contains(wanted, p) {
+	for _, p := range have {
+		if !slices.Contains(wanted, p) {
 			if err := d.unroute(p); err != nil {
 				return err
 			}

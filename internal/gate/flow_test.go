@@ -233,6 +233,7 @@ func TestConversationsAreTracked(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := all.in(t)
 			w.warm(vip, 1)
+			w.answered(1)
 			w.before = w.counters()
 			w.play(c.steps)
 			got := w.counted()

@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/base/upkeep"
 )
 
 // follower is the goroutine that follows devices.
@@ -27,9 +29,9 @@ type follower struct {
 const (
 	// followPause is the pause between two subscriptions to changes of devices, each of which examines all devices.
 	followPause = 100 * time.Millisecond
-	// pollInterval is how often the gate checks for changes without an event: the order of programs, and whether
-	// another XDP program is gone. A check takes a few microseconds per device.
-	pollInterval = 10 * time.Second
+	// pollInterval is how often the gate checks for changes without an event: what it has set up, the order of programs,
+	// and whether another XDP program is gone. A check takes a few microseconds per device.
+	pollInterval = upkeep.Interval
 )
 
 // errStopped says that stopFollowing was called.
@@ -175,7 +177,7 @@ func (g *Gate) concernsNIC(d netlink.Link) bool {
 
 // poll checks for changes without an event.
 func (g *Gate) poll() {
-	g.keepFirst()
+	g.restore()
 	if g.xdpBusy() {
 		g.followNICs()
 	}

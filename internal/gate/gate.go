@@ -13,6 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/base/upkeep"
 )
 
 //go:generate sh generate.sh
@@ -52,8 +54,9 @@ type Gate struct {
 	nics          nics
 	follower      follower
 	own           map[gateAddr]uint32 // what `own_addresses` holds; nil: not known yet
-	reattached    atomic.Uint64       // how often keepFirst had to attach again
-	followsListen bool                // gate_listen is attached
+	upkeep        *upkeep.Keeper
+	reattached    atomic.Uint64 // how often keepFirst had to attach again
+	followsListen bool          // gate_listen is attached
 
 	stopEvents func() error   // stops the reader of events; nil if there is none
 	closing    chan struct{}  // closed by Close
@@ -86,6 +89,7 @@ func newGate(cfg Config) *Gate {
 	return &Gate{
 		cfg:       cfg,
 		log:       cfg.Log,
+		upkeep:    upkeep.NewKeeper(cfg.Log, "the gate"),
 		links:     attachments{byName: map[string]*attachment{}},
 		nics:      nics{byName: map[string]*nic{}, missing: map[string]bool{}},
 		closing:   make(chan struct{}),

@@ -14,20 +14,21 @@ import (
 // collector exports the gate's counters to Prometheus. Services without any SYN are left out, so that ten thousand
 // sleeping services do not cause ten thousand series.
 type collector struct {
-	d       *daemon
-	packets *prometheus.Desc
-	service map[string]*prometheus.Desc
-	parked  *prometheus.Desc
-	open    *prometheus.Desc
-	flows   *prometheus.Desc
-	bytes   *prometheus.Desc
-	passed  *prometheus.Desc
-	again   *prometheus.Desc
-	nics    *prometheus.Desc
-	used    *prometheus.Desc
-	sizes   *prometheus.Desc
-	scarce  *prometheus.Desc
-	visits  *prometheus.Desc
+	d        *daemon
+	packets  *prometheus.Desc
+	service  map[string]*prometheus.Desc
+	parked   *prometheus.Desc
+	open     *prometheus.Desc
+	flows    *prometheus.Desc
+	bytes    *prometheus.Desc
+	passed   *prometheus.Desc
+	again    *prometheus.Desc
+	restored *prometheus.Desc
+	nics     *prometheus.Desc
+	used     *prometheus.Desc
+	sizes    *prometheus.Desc
+	scarce   *prometheus.Desc
+	visits   *prometheus.Desc
 }
 
 func newCollector(d *daemon) *collector {
@@ -63,6 +64,7 @@ func newCollector(d *daemon) *collector {
 			"another visitor that does not use their service, and frozen again.", nil, nil),
 		again: desc("reattached_total",
 			"How often the gate's programs had to be attached again, because others came first or detached them."),
+		restored: desc("restored_total", "How often the gate has put back what somebody else had removed or changed.", "kind"),
 		nics: desc("interface_info", "1 for each external interface, with its XDP mode.",
 			"interface", "xdp", "reason"),
 		passed: desc("packets_total", "Packets forwarded to (in) and from (out) the current pods.", byDirection...),
@@ -72,7 +74,7 @@ func newCollector(d *daemon) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.packets, c.parked, c.open, c.flows, c.bytes, c.passed,
-		c.again, c.nics, c.used, c.sizes, c.scarce, c.visits} {
+		c.again, c.restored, c.nics, c.used, c.sizes, c.scarce, c.visits} {
 		ch <- d
 	}
 	for _, d := range c.service {
@@ -99,6 +101,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(c.visits, prometheus.CounterValue, float64(c.d.visited.Load()))
 	ch <- prometheus.MustNewConstMetric(c.again, prometheus.CounterValue, float64(c.d.gate.Reattached()))
+	for kind, n := range c.d.gate.Restored() {
+		ch <- prometheus.MustNewConstMetric(c.restored, prometheus.CounterValue, float64(n), kind)
+	}
 	for name, xdp := range c.d.gate.Attached() {
 		ch <- prometheus.MustNewConstMetric(c.nics, prometheus.GaugeValue, 1, name, string(xdp.Mode), xdp.Why)
 	}
