@@ -28,18 +28,22 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/base/upkeep"
 )
 
 // Egress is the way out for pods in one network namespace.
 type Egress struct {
-	cfg  Config
-	work chan func()   // for the goroutine that is in the network namespace
-	stop chan struct{} // closed by Close
-	done chan struct{} // closed when the goroutine ends
+	cfg    Config
+	upkeep *upkeep.Keeper
+	work   chan func()   // for the goroutine that is in the network namespace
+	stop   chan struct{} // closed by Close
+	done   chan struct{} // closed when the goroutine ends
 
 	// The rest is that goroutine's.
 	rules ruleset
-	left  error // why something could not be removed
+	table tableContent // as apply has left it
+	left  error        // why something could not be removed
 }
 
 // Open opens the way out in the network namespace of the calling thread, and takes over the state that a killed
@@ -49,7 +53,8 @@ func Open(cfg Config) (*Egress, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Egress{cfg: cfg, work: make(chan func()), stop: make(chan struct{}), done: make(chan struct{}),
+	e := &Egress{cfg: cfg, upkeep: upkeep.NewKeeper(cfg.Log, "the way out of pods"),
+		work: make(chan func()), stop: make(chan struct{}), done: make(chan struct{}),
 		rules: ruleset{cfg: cfg}}
 	started := make(chan error, 1)
 	go func() {
@@ -92,12 +97,15 @@ func (e *Egress) acceptLoopback() error {
 	if len(e.rules.published) == 0 {
 		return nil
 	}
-	err := os.WriteFile("/proc/sys/net/ipv4/conf/"+gateDevice+"/route_localnet", []byte("1"), 0)
+	err := os.WriteFile(sysctlLocalnet, []byte("1"), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("loopback addresses on %s: %w", gateDevice, err)
 	}
 	return nil
 }
+
+// sysctlLocalnet is the setting of the gate's device for loopback addresses.
+const sysctlLocalnet = "/proc/sys/net/ipv4/conf/" + gateDevice + "/route_localnet"
 
 // Close removes what Open made.
 func (e *Egress) Close() error {
@@ -140,6 +148,9 @@ func (e *Egress) apply() error {
 	if err == nil {
 		err = e.rules.apply(conn)
 	}
+	if err == nil {
+		e.table, err = e.cfg.readTable()
+	}
 	if err != nil {
 		return fmt.Errorf("nftables: %w: the kernel needs nf_tables with nft_masq, nft_ct, nft_fib and nft_reject", err)
 	}
@@ -174,7 +185,8 @@ func (e *Egress) follow() error {
 // settle is how long changes of devices and routes are collected before they are handled: each pod causes one.
 const settle = 200 * time.Millisecond
 
-// run executes requests, and follows changes of devices, routes and forwarding, until Close.
+// run executes requests, puts back what others remove, and follows changes of devices, routes and forwarding, until
+// Close.
 func (e *Egress) run() {
 	changes, unsubscribe, err := subscribe()
 	if err != nil {
@@ -182,6 +194,8 @@ func (e *Egress) run() {
 	}
 	defer unsubscribe()
 	var look <-chan time.Time
+	again := time.NewTicker(upkeep.Interval)
+	defer again.Stop()
 	for {
 		select {
 		case f := <-e.work:
@@ -190,8 +204,11 @@ func (e *Egress) run() {
 			if look == nil {
 				look = time.After(settle)
 			}
+		case <-again.C:
+			e.upkeep.Keep(e.parts())
 		case <-look:
 			look = nil
+			e.upkeep.Keep(e.parts())
 			err := e.follow()
 			if errors.Is(err, netlink.ErrDumpInterrupted) { // they changed meanwhile
 				look = time.After(settle)

@@ -76,9 +76,9 @@ func ownRegistry() *prometheus.Registry {
 
 // metricsHandler serves the metrics of all parts at /metrics, and readiness to wake services at /readyz. ready
 // returns the reason why they cannot.
-func metricsHandler(c prometheus.Collector, daemonSocket string, ready func() error) http.Handler {
+func metricsHandler(daemonSocket string, ready func() error, cs ...prometheus.Collector) http.Handler {
 	own := ownRegistry()
-	own.MustRegister(c)
+	own.MustRegister(cs...)
 	all := prometheus.Gatherers{own, daemonGatherer(daemonSocket)}
 	mux := http.NewServeMux()
 	// Without the daemon, the controller's metrics are still served.
@@ -91,6 +91,30 @@ func metricsHandler(c prometheus.Collector, daemonSocket string, ready func() er
 		fmt.Fprintln(w, "ready")
 	})
 	return ownhost.Guard(mux)
+}
+
+// restored returns what was put back of what others had removed or changed on the machine, by kind; see egress.
+func (u *up) restored() map[string]uint64 {
+	if u.egress == nil {
+		return nil
+	}
+	return u.egress.Restored()
+}
+
+// restoredCollector exports what was put back on the machine, by kind.
+type restoredCollector struct{ counts func() map[string]uint64 }
+
+var restoredTotal = prometheus.NewDesc("wangell_machine_restored_total",
+	"How often the instance has put back what somebody else had removed or changed on the machine.", []string{"kind"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c restoredCollector) Describe(ch chan<- *prometheus.Desc) { ch <- restoredTotal }
+
+// Collect implements prometheus.Collector.
+func (c restoredCollector) Collect(ch chan<- prometheus.Metric) {
+	for kind, n := range c.counts() {
+		ch <- prometheus.MustNewConstMetric(restoredTotal, prometheus.CounterValue, float64(n), kind)
+	}
 }
 
 // listenMetrics opens the address of the metrics; nil if there is none.
