@@ -5,6 +5,8 @@ package v1alpha1
 import (
 	"fmt"
 	"net/netip"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // maxAllowFrom is the most networks in spec.allowFrom.
@@ -13,22 +15,33 @@ const maxAllowFrom = 1024
 // AllowedNetworks returns the networks of spec.allowFrom. restricted is false if every client may connect. What is not
 // an IPv4 network, which validation refuses, is left out.
 func (s *WangellServiceSpec) AllowedNetworks() (networks []netip.Prefix, restricted bool) {
-	for _, text := range s.AllowFrom {
+	return networksOf(s.AllowFrom), s.AllowFrom != nil
+}
+
+// networksOf returns the IPv4 networks in a list, without what is none.
+func networksOf(list []string) (networks []netip.Prefix) {
+	for _, text := range list {
 		if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is4() {
 			networks = append(networks, p.Masked())
 		}
 	}
-	return networks, s.AllowFrom != nil
+	return networks
 }
 
 func (e *ValidationErrors) allowFrom(list []string) {
 	p := specPath.Child("allowFrom")
-	const example = "write allowFrom: [10.0.0.0/8], for example"
-	switch {
-	case list != nil && len(list) == 0:
-		e.add(p, example+", or leave it out to allow all clients", "is empty, so that no client could connect")
-	case len(list) > maxAllowFrom:
-		e.add(p, "join neighbors to wider networks", "has %d networks, at most %d", len(list), maxAllowFrom)
+	if list != nil && len(list) == 0 {
+		e.add(p, "write allowFrom: [10.0.0.0/8], for example, or leave it out to allow all clients",
+			"is empty, so that no client could connect")
+	}
+	e.networks(p, list, maxAllowFrom, "allowFrom")
+}
+
+// networks checks a list of at most some IPv4 networks. name is the name of the field.
+func (e *ValidationErrors) networks(p *field.Path, list []string, most int, name string) {
+	example := fmt.Sprintf("write %s: [10.0.0.0/8], for example", name)
+	if len(list) > most {
+		e.add(p, "join neighbors to wider networks", "has %d networks, at most %d", len(list), most)
 	}
 	seen := map[netip.Prefix]bool{}
 	for i, text := range list {

@@ -2,7 +2,11 @@
 
 package v1alpha1
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // SplitsTraffic reports whether the service's requests go to other services. It has no pods of its own then.
 func (s *WangellServiceSpec) SplitsTraffic() bool { return len(s.Traffic) > 0 }
@@ -25,6 +29,13 @@ func ValidateWithoutEnvoy(s *WangellService) ValidationErrors {
 	return errs
 }
 
+// maxTrustedProxies is the most networks in spec.balancing.trustedProxies.
+const maxTrustedProxies = 16
+
+// Proxies returns the networks of spec.balancing.trustedProxies. What is not an IPv4 network, which validation refuses,
+// is left out.
+func (b *Balancing) Proxies() []netip.Prefix { return networksOf(b.TrustedProxies) }
+
 // balancing checks spec.balancing.
 func (e *ValidationErrors) balancing(s *WangellServiceSpec) {
 	b := s.Balancing
@@ -38,6 +49,7 @@ func (e *ValidationErrors) balancing(s *WangellServiceSpec) {
 		string(ProtocolAuto), string(ProtocolHTTP1), string(ProtocolHTTP2), string(ProtocolTCP))
 	e.oneOf(p.Child("clientAddress"), string(b.ClientAddress),
 		string(ClientAddressHeader), string(ClientAddressTransparent))
+	e.networks(p.Child("trustedProxies"), b.TrustedProxies, maxTrustedProxies, "trustedProxies")
 	for _, f := range []struct {
 		name  string
 		value int64
@@ -61,7 +73,7 @@ func (e *ValidationErrors) balancing(s *WangellServiceSpec) {
 	}{
 		{"protocol", b.Protocol != ""}, {"clientIdleTimeout", b.ClientIdleTimeout != 0},
 		{"maxRequestsPerPod", b.MaxRequestsPerPod != 0}, {"warmup", b.Warmup != 0},
-		{"clientAddress", b.ClientAddress != ""},
+		{"clientAddress", b.ClientAddress != ""}, {"trustedProxies", b.TrustedProxies != nil},
 	} {
 		if f.given {
 			e.add(p.Child(f.name), "write level: Request beside it, or leave it out", "needs level: Request")

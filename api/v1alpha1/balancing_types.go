@@ -42,7 +42,7 @@ const (
 
 // Balancing refines the choice of a pod.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.level) && self.level == 'Request' || !(has(self.protocol) || has(self.clientIdleTimeout) || has(self.maxRequestsPerPod) || has(self.warmup) || has(self.clientAddress))",message="protocol, clientIdleTimeout, maxRequestsPerPod, warmup and clientAddress need level: Request: add it, or leave them out"
+// +kubebuilder:validation:XValidation:rule="has(self.level) && self.level == 'Request' || !(has(self.protocol) || has(self.clientIdleTimeout) || has(self.maxRequestsPerPod) || has(self.warmup) || has(self.clientAddress) || has(self.trustedProxies))",message="protocol, clientIdleTimeout, maxRequestsPerPod, warmup, clientAddress and trustedProxies need level: Request: add it, or leave them out"
 type Balancing struct {
 	// Level is Connection, so that each connection gets a pod, or Request, so that each HTTP request gets one: with few
 	// clients that keep their connections, the load is even, too. With Request a proxy, Envoy, is in the path. Default:
@@ -78,6 +78,13 @@ type Balancing struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Header;Transparent
 	ClientAddress ClientAddress `json:"clientAddress,omitempty"`
+	// TrustedProxies lists the IPv4 networks of proxies in front of the service, such as one that ends TLS: what they write
+	// of their clients in X-Forwarded-For, -Proto, -Host, -Port and -Prefix and in Forwarded is kept, and appended to.
+	// What other clients write there is removed, as it may be a lie. With level Request. Default: none.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	TrustedProxies []string `json:"trustedProxies,omitempty"`
 
 	// LocalityPreference is None, or Local to prefer pods on the node that receives the client's packets. Default: None.
 	// +optional

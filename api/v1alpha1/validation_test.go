@@ -57,6 +57,7 @@ func TestValidateAcceptsEveryField(t *testing.T) {
 		`{scaling: {target: 5, metric: requests}, balancing: {level: Request}}`,
 		`balancing: {level: Request, protocol: HTTP2, clientIdleTimeout: 60, maxRequestsPerPod: 10000, warmup: 3600}`,
 		`balancing: {level: Request, clientAddress: Transparent}`, `balancing: {level: Request, clientAddress: Header}`,
+		`balancing: {level: Request, trustedProxies: [10.0.0.0/8, 192.0.2.7/32]}`,
 	} {
 		if errs := v1alpha1.Validate(service(t, spec)); len(errs) > 0 {
 			t.Errorf("%s: %v", spec, errs)
@@ -123,6 +124,11 @@ func TestValidateRefusesWhatCannotWork(t *testing.T) {
 		{`balancing: {level: Request, clientAddress: transparent}`, `spec.balancing.clientAddress: want Header or ` +
 			`Transparent, got "transparent": write clientAddress: Transparent`},
 		{`balancing: {clientAddress: Header}`, "spec.balancing.clientAddress: needs level: Request"},
+		{`balancing: {trustedProxies: [10.0.0.0/8]}`, "spec.balancing.trustedProxies: needs level: Request"},
+		{`balancing: {level: Request, trustedProxies: [192.0.2.7]}`,
+			"spec.balancing.trustedProxies[0]: want an IPv4 network, got the address 192.0.2.7: write 192.0.2.7/32"},
+		{`balancing: {level: Request, trustedProxies: [ingress]}`, `spec.balancing.trustedProxies[0]: want an IPv4 network, ` +
+			`got "ingress": write trustedProxies: [10.0.0.0/8]`},
 		{`balancing: {level: Connection, warmup: 5}`, "spec.balancing.warmup: needs level: Request"},
 		{`{balancing: {level: Request}, sessionAffinity: ClientIP}`,
 			"spec.sessionAffinity: ClientIP keeps a client on one pod, but with level: Request"},

@@ -5,11 +5,13 @@ package controller
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/decide/sources"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -43,13 +45,14 @@ func TestServicesArePutAndDeletedOneByOne(t *testing.T) {
 	requests := w.put(newService("shop", func(s *v1alpha1.WangellServiceSpec) {
 		s.Balancing = &v1alpha1.Balancing{
 			Level: v1alpha1.LevelRequest, Protocol: v1alpha1.ProtocolHTTP2, MaxRequestsPerPod: 7, Warmup: 30,
-			ClientAddress: v1alpha1.ClientAddressTransparent,
+			ClientAddress: v1alpha1.ClientAddressTransparent, TrustedProxies: []string{"10.0.0.0/8"},
 		}
 	}), 4)
 	w.until("the one that balances requests", func() bool { return w.d.has(requests) })
 	w.d.mu.Lock()
 	want := wire.Requests{
 		Protocol: wire.ProtocolHTTP2, ClientIdleSeconds: 3600, MaxPerPod: 7, WarmupSeconds: 30, Transparent: true,
+		TrustedProxies: wire.NewSources([]sources.Rule{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Allow: true}}),
 	}
 	if e := w.d.table[requests]; e.Flags&wire.FlagRequests == 0 || e.Requests != want {
 		t.Errorf("entry %+v", e)

@@ -247,11 +247,21 @@ func (w *wanted) entry() wire.Service {
 	return e
 }
 
+// allowed returns rules that allow networks.
+func allowed(networks []netip.Prefix) []sources.Rule {
+	rules := make([]sources.Rule, len(networks))
+	for i, n := range networks {
+		rules[i] = sources.Rule{Prefix: n, Allow: true}
+	}
+	return rules
+}
+
 // balancingOf returns how requests are balanced, for the daemons.
 func balancingOf(b *v1alpha1.Balancing) wire.Requests {
 	r := wire.Requests{
 		ClientIdleSeconds: uint32(b.ClientIdleTimeout), MaxPerPod: uint16(b.MaxRequestsPerPod),
 		WarmupSeconds: uint16(b.Warmup), Transparent: b.ClientAddress == v1alpha1.ClientAddressTransparent,
+		TrustedProxies: wire.NewSources(allowed(b.Proxies())),
 	}
 	switch b.Protocol {
 	case v1alpha1.ProtocolHTTP1:

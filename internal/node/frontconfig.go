@@ -152,6 +152,9 @@ func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 		MaxPerPod: uint32(s.requests.MaxPerPod), Warmup: time.Duration(s.requests.WarmupSeconds) * time.Second,
 	}
 	e.Transparent = s.requests.Transparent
+	for _, r := range s.requests.TrustedProxies.Rules() {
+		e.TrustedProxies = append(e.TrustedProxies, r.Prefix)
+	}
 	if s.splits() {
 		e.Traffic = s.traffic
 		return e, nil

@@ -78,7 +78,7 @@ func samples() map[string]Message {
 				},
 				{
 					Addr: netip.MustParseAddrPort("10.46.100.11:80"), Name: "default/split", Flags: FlagRequests,
-					Requests: Requests{ClientIdleSeconds: 3600, Traffic: NewTraffic(
+					Requests: Requests{ClientIdleSeconds: 3600, TrustedProxies: proxies(2), Traffic: NewTraffic(
 						Sticky{Kind: StickyCookie, Name: "revision", MaxAgeSeconds: 86400},
 						[]Revision{{Service: "default/v1", Percent: 90}, {Service: "default/v2", Percent: 10, Tag: "canary"}},
 					)},
@@ -394,6 +394,7 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		}}, "without their flag"},
 		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
 			{Addr: service4, Flags: FlagRequests, Requests: Requests{Protocol: 4}},
+			{Addr: service4, Flags: FlagRequests, Requests: Requests{TrustedProxies: proxies(MaxTrustedProxies + 1)}},
 		}}, "unknown protocol 4"},
 		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
 			{Addr: service4, Requests: Requests{Traffic: split(Sticky{}, 100)}},
@@ -563,4 +564,13 @@ func splits(s Sticky, percent ...uint8) *Sync {
 	return &Sync{Version: 1, Pieces: 1, Upserts: []Service{
 		{Addr: service4, Flags: FlagRequests, Requests: Requests{Traffic: split(s, percent...)}},
 	}}
+}
+
+// proxies returns some networks of trusted proxies.
+func proxies(n int) Sources {
+	rules := make([]sources.Rule, n)
+	for i := range rules {
+		rules[i] = sources.Rule{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i)}), 16), Allow: true}
+	}
+	return NewSources(rules)
 }

@@ -15,9 +15,11 @@ const (
 	idleFreezes  = 1 << 31                          // bit of the idle timeout: the entry has FreezeSeconds
 	showsClients = 0x40                             // bit of the protocol of Requests: Transparent
 	leaves       = 0x20                             // bit of the protocol of Requests: Leaving
-	requestsSize = 1 + 4 + 2 + 2                    // bytes of Requests without Traffic
-	maxTable     = 36_000_000                       // bytes of all entries, so that 65,535 pieces suffice
-	syncHeader   = 1 + 3*8 + 4*2                    // bytes of a SYNC without its entries
+	// trustsProxies is the bit of the protocol of Requests for TrustedProxies, which follow.
+	trustsProxies = 0x10
+	requestsSize  = 1 + 4 + 2 + 2 // bytes of Requests without Traffic
+	maxTable      = 36_000_000    // bytes of all entries, so that 65,535 pieces suffice
+	syncHeader    = 1 + 3*8 + 4*2 // bytes of a SYNC without its entries
 )
 
 // Flags of a Service.
@@ -86,6 +88,12 @@ func (s *Service) check() error {
 	}
 	if s.Requests.Protocol > ProtocolTCP {
 		return fmt.Errorf("service %s: unknown protocol %d", s.Addr, s.Requests.Protocol)
+	}
+	if n := s.Requests.TrustedProxies.Len(); n > MaxTrustedProxies {
+		return fmt.Errorf("service %s: %d networks of trusted proxies, at most %d", s.Addr, n, MaxTrustedProxies)
+	}
+	if err := s.Requests.TrustedProxies.check(); err != nil {
+		return fmt.Errorf("service %s: trusted proxies: %w", s.Addr, err)
 	}
 	if err := s.Requests.Traffic.check(); err != nil {
 		return fmt.Errorf("service %s: %w", s.Addr, err)
@@ -179,7 +187,13 @@ type Requests struct {
 	Traffic Traffic
 	// Leaving is set for a revision that is being removed: other services route no more requests to it.
 	Leaving bool
+	// TrustedProxies are the networks, at most MaxTrustedProxies allowed prefixes, of proxies whose X-Forwarded-* and
+	// Forwarded headers are kept.
+	TrustedProxies Sources
 }
+
+// MaxTrustedProxies is the most networks of trusted proxies that a service can have.
+const MaxTrustedProxies = 16
 
 func (r *Requests) append(b []byte) []byte {
 	protocol := uint8(r.Protocol)
@@ -192,19 +206,28 @@ func (r *Requests) append(b []byte) []byte {
 	if !r.Traffic.Empty() {
 		protocol |= splitsTraffic
 	}
+	if r.TrustedProxies != (Sources{}) {
+		protocol |= trustsProxies
+	}
 	b = append(b, protocol)
 	b = binary.BigEndian.AppendUint32(b, r.ClientIdleSeconds)
 	b = binary.BigEndian.AppendUint16(b, r.MaxPerPod)
 	b = binary.BigEndian.AppendUint16(b, r.WarmupSeconds)
+	if r.TrustedProxies != (Sources{}) {
+		b = r.TrustedProxies.append(b)
+	}
 	return append(b, r.Traffic.encoded...)
 }
 
 func (r *Requests) decode(d *decoder) {
 	protocol := d.u8()
-	r.Protocol = Protocol(protocol &^ (splitsTraffic | showsClients | leaves))
+	r.Protocol = Protocol(protocol &^ (splitsTraffic | showsClients | leaves | trustsProxies))
 	r.Transparent, r.Leaving = protocol&showsClients != 0, protocol&leaves != 0
 	r.ClientIdleSeconds = d.u32()
 	r.MaxPerPod, r.WarmupSeconds = d.u16(), d.u16()
+	if protocol&trustsProxies != 0 {
+		r.TrustedProxies.decode(d)
+	}
 	if protocol&splitsTraffic != 0 {
 		r.Traffic.decode(d)
 	}

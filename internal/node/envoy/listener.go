@@ -31,7 +31,8 @@ const (
 	connectAttempts = 5
 )
 
-// upgrades are the protocols that a client may change to by the header Upgrade. They stay on their pod.
+// upgrades are the protocols that a client may change to by the header Upgrade. They stay on their pod. Others are
+// ignored.
 var upgrades = []string{"websocket", "spdy/3.1", "tcp"}
 
 // originalSource makes Envoy connect from the client's address, at another port. Then each client has its own
@@ -63,16 +64,10 @@ func listenerOf(s *Service, p Proxy) *listener.Listener {
 		})
 		l.ListenerFiltersTimeout = durationpb.New(firstBytes)
 		l.ContinueOnListenerFiltersTimeout = true
-		l.FilterChains = []*listener.FilterChain{
-			{
-				Name:             "http",
-				FilterChainMatch: &listener.FilterChainMatch{ApplicationProtocols: []string{"http/1.0", "http/1.1", "h2c"}},
-				Filters:          httpFilters(s),
-			},
-			{Name: "tcp", Filters: tcpFilters(s)},
-		}
+		http := &listener.FilterChainMatch{ApplicationProtocols: []string{"http/1.0", "http/1.1", "h2c"}}
+		l.FilterChains = append(httpChains(s, http), &listener.FilterChain{Name: "tcp", Filters: tcpFilters(s)})
 	default:
-		l.FilterChains = []*listener.FilterChain{{Filters: httpFilters(s)}}
+		l.FilterChains = httpChains(s, nil)
 	}
 	return l
 }
@@ -86,9 +81,9 @@ func tcpFilters(s *Service) []*listener.Filter {
 	return []*listener.Filter{filter("envoy.filters.network.tcp_proxy", p)}
 }
 
-// httpFilters assign each request to a pod. Except for X-Forwarded-For and Forwarded, requests and answers pass
-// unchanged.
-func httpFilters(s *Service) []*listener.Filter {
+// httpFilters assign each request to a pod. Except for clientHeaders and unknown upgrades, requests and answers pass
+// unchanged. trusted: what clients write in clientHeaders is true, and Envoy appends to it.
+func httpFilters(s *Service, trusted bool) []*listener.Filter {
 	codec := hcm.HttpConnectionManager_AUTO
 	switch s.Protocol {
 	case HTTP1:
@@ -108,6 +103,7 @@ func httpFilters(s *Service) []*listener.Filter {
 		CommonHttpProtocolOptions: &core.HttpProtocolOptions{IdleTimeout: durationpb.New(s.ClientIdle)},
 		HttpProtocolOptions: &core.Http1ProtocolOptions{
 			AcceptHttp_10: true, DefaultHostForHttp_10: s.Addr.Addr().String(), EnableTrailers: true,
+			IgnoreHttp_11Upgrade: ignoredUpgrades(),
 		},
 		Http2ProtocolOptions:       http2,
 		StreamIdleTimeout:          durationpb.New(s.Silence),
@@ -118,6 +114,11 @@ func httpFilters(s *Service) []*listener.Filter {
 		Proxy_100Continue:          true,
 		ServerHeaderTransformation: hcm.HttpConnectionManager_PASS_THROUGH,
 		AccessLog:                  countAnswers(s),
+	}
+	if trusted {
+		m.XffNumTrustedHops = 1 // the client itself
+	} else {
+		m.EarlyHeaderMutationExtensions = []*core.TypedExtensionConfig{forgetClient()}
 	}
 	setRoutes(s, m)
 	for _, u := range upgrades {

@@ -44,7 +44,7 @@ func routes(s *Service) *route.RouteConfiguration {
 		VirtualHosts: []*route.VirtualHost{{Name: s.Name, Domains: []string{"*"}}},
 		RequestHeadersToAdd: []*core.HeaderValueOption{{
 			Header: &core.HeaderValue{
-				Key: "forwarded", Value: "for=%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%;proto=http",
+				Key: "forwarded", Value: "for=%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%;proto=http",
 			},
 			AppendAction: core.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD,
 		}},

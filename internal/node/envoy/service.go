@@ -4,6 +4,7 @@ package envoy
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -45,6 +46,8 @@ type Service struct {
 	Warmup time.Duration
 	// Transparent makes pods see the address of the client, in Envoys that can do that: see Proxy.Transparent.
 	Transparent bool
+	// TrustedProxies are the networks of proxies whose word about their clients is kept: see clientHeaders.
+	TrustedProxies []netip.Prefix
 	// Pods are where the pods that take new requests listen, in any order.
 	Pods []netip.AddrPort
 	// Traffic routes requests to other services, which Envoy gets as well, instead of pods. Such a service has no
@@ -56,7 +59,8 @@ type Service struct {
 func (s Service) sameListener(o Service) bool {
 	return s.Name == o.Name && s.Addr == o.Addr && s.Port == o.Port && s.Protocol == o.Protocol &&
 		s.ClientIdle == o.ClientIdle && s.Silence == o.Silence && s.MaxPerPod == o.MaxPerPod && s.Warmup == o.Warmup &&
-		s.Transparent == o.Transparent && s.Traffic.Empty() == o.Traffic.Empty() &&
+		s.Transparent == o.Transparent && slices.Equal(s.TrustedProxies, o.TrustedProxies) &&
+		s.Traffic.Empty() == o.Traffic.Empty() &&
 		(s.routed() || s.Traffic.equal(o.Traffic))
 }
 
