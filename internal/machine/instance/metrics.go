@@ -75,10 +75,12 @@ func ownRegistry() *prometheus.Registry {
 }
 
 // metricsHandler serves the metrics of all parts at /metrics, and readiness to wake services at /readyz. ready
-// returns the reason why they cannot.
-func metricsHandler(daemonSocket string, ready func() error, cs ...prometheus.Collector) http.Handler {
+// returns the reason why they cannot; more are further metrics of this process.
+func metricsHandler(c prometheus.Collector, daemonSocket string, ready func() error,
+	more ...prometheus.Collector) http.Handler {
 	own := ownRegistry()
-	own.MustRegister(cs...)
+	own.MustRegister(c)
+	own.MustRegister(more...)
 	all := prometheus.Gatherers{own, daemonGatherer(daemonSocket)}
 	mux := http.NewServeMux()
 	// Without the daemon, the controller's metrics are still served.

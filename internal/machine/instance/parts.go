@@ -208,8 +208,8 @@ func (u *up) serveMetrics() {
 		return
 	}
 	server := &http.Server{
-		Handler: metricsHandler(u.daemonSocket(), local{u.controller, u.daemon, u.services}.Ready,
-			u.controller.Collector(), restoredCollector{u.restored}),
+		Handler: metricsHandler(u.controller.Collector(), u.daemonSocket(),
+			local{u.controller, u.daemon, u.services}.Ready, restoredCollector{u.restored}),
 		ReadHeaderTimeout: metricsTimeout, ReadTimeout: metricsTimeout, IdleTimeout: time.Minute,
 	}
 	u.stopParts = append(u.stopParts, server.Close)
