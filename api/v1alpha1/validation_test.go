@@ -127,8 +127,8 @@ func TestValidateRefusesWhatCannotWork(t *testing.T) {
 		{`balancing: {trustedProxies: [10.0.0.0/8]}`, "spec.balancing.trustedProxies: needs level: Request"},
 		{`balancing: {level: Request, trustedProxies: [192.0.2.7]}`,
 			"spec.balancing.trustedProxies[0]: want an IPv4 network, got the address 192.0.2.7: write 192.0.2.7/32"},
-		{`balancing: {level: Request, trustedProxies: [ingress]}`, `spec.balancing.trustedProxies[0]: want an IPv4 network, ` +
-			`got "ingress": write trustedProxies: [10.0.0.0/8]`},
+		{`balancing: {level: Request, trustedProxies: [ingress]}`, `spec.balancing.trustedProxies[0]: want an IPv4 ` +
+			`network, got "ingress": write trustedProxies: [10.0.0.0/8]`},
 		{`balancing: {level: Connection, warmup: 5}`, "spec.balancing.warmup: needs level: Request"},
 		{`{balancing: {level: Request}, sessionAffinity: ClientIP}`,
 			"spec.sessionAffinity: ClientIP keeps a client on one pod, but with level: Request"},

@@ -107,7 +107,8 @@ func TestUnknownUpgradesAreIgnored(t *testing.T) {
 }
 
 func TestOtherTexts(t *testing.T) {
-	re := regexp.MustCompile("^(?:" + strings.Join(otherThan([]string{"websocket", "spdy/3.1", "tcp", "tcpx"}), "|") + ")$")
+	others := otherThan([]string{"websocket", "spdy/3.1", "tcp", "tcpx"})
+	re := regexp.MustCompile("^(?:" + strings.Join(others, "|") + ")$")
 	for text, want := range map[string]bool{
 		"websocket": false, "WebSocket": false, "spdy/3.1": false, "SPDY/3.1": false, "tcp": false, "tcpx": false,
 		"": true, "w": true, "web": true, "websockets": true, "spdy/3x1": true, "spdy/31": true, "tc": true, "tcpy": true,
