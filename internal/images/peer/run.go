@@ -73,7 +73,8 @@ func New(cfg Config) (_ *Mirror, err error) {
 func (m *Mirror) Run(ctx context.Context) {
 	base := func(net.Listener) context.Context { return ctx }
 	servers := []*http.Server{{
-		Handler: ownhost.Guard(readapi.Handler(local{m})), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, BaseContext: base,
+		Handler: ownhost.Guard(readapi.Handler(local{m})), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		BaseContext: base,
 	}, {
 		Handler: http.HandlerFunc(m.servePeer), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, BaseContext: base,
 		// A map without entries turns HTTP/2 off: pieces are large, and each has a connection of its own.
