@@ -79,8 +79,8 @@ type Balancing struct {
 	// +kubebuilder:validation:Enum=Header;Transparent
 	ClientAddress ClientAddress `json:"clientAddress,omitempty"`
 	// TrustedProxies lists the IPv4 networks of proxies in front of the service, such as one that ends TLS: what they
-	// write of their clients in X-Forwarded-For, -Proto, -Host, -Port and -Prefix and in Forwarded is kept, and appended to.
-	// What other clients write there is removed, as it may be a lie. With level Request. Default: none.
+	// write of their clients in X-Forwarded-For, -Proto, -Host, -Port and -Prefix and in Forwarded is kept and appended
+	// to. What other clients write there is removed, as it may be forged. With level Request. Default: none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
