@@ -160,28 +160,35 @@ func TestNodesTagOnceTheirDaemonHasTheKeys(t *testing.T) {
 	}
 	n2, n3 := wire.NodeInfo{Name: "n2", Addr: addr(2)}, wire.NodeInfo{Name: "n3", Addr: addr(3)}
 	w.until("both have the list", func() bool { return list(old, n2, n3)() && list(able, n2, n3)() })
-	w.until("keys", func() bool { able.mu.Lock(); defer able.mu.Unlock(); return able.tagKeys != nil })
-	able.send(&wire.TagReady{First: able.tagKeys.First})
+	keysOf := func(d *fakeDaemon) (keys *wire.TagKeys) {
+		w.until("keys", func() bool { d.set(func(d *fakeDaemon) { keys = d.tagKeys }); return keys != nil })
+		return keys
+	}
+	keys := keysOf(able)
+	able.send(&wire.TagReady{First: keys.First})
 	tags := n3
 	tags.Tags = true
 	w.until("n3 tags", list(able, n2, tags))
-	if !list(old, n2, n3)() || old.tagKeys != nil || old.withTags || !able.withTags {
-		t.Errorf("a daemon that does not know of tags got %+v, keys %v", old.infos, old.tagKeys)
-	}
+	listed := list(old, n2, n3)()
+	var withTags bool
+	able.set(func(d *fakeDaemon) { withTags = d.withTags })
+	old.set(func(d *fakeDaemon) {
+		if !listed || d.tagKeys != nil || d.withTags || !withTags {
+			t.Errorf("a daemon that does not know of tags got %+v, keys %v", d.infos, d.tagKeys)
+		}
+	})
 
 	// A daemon that restarts, with the keys still in its gate, tags from the start.
 	able.client.Leave()
-	again := w.daemonOn("n3", &wire.TagReady{First: able.tagKeys.First}, &wire.Node{Addr: addr(3)})
+	again := w.daemonOn("n3", &wire.TagReady{First: keys.First}, &wire.Node{Addr: addr(3)})
 	w.until("n3 tags after a restart", list(again, n2, tags))
 	// n2 is upgraded.
 	old.client.Leave()
 	upgraded := w.daemonOn("n2", &wire.TagReady{}, &wire.Node{Addr: addr(2)})
-	w.until("keys for n2",
-		func() bool { upgraded.mu.Lock(); defer upgraded.mu.Unlock(); return upgraded.tagKeys != nil })
-	if *upgraded.tagKeys != *able.tagKeys {
-		t.Errorf("n2 has keys %+v, n3 %+v", upgraded.tagKeys, able.tagKeys)
+	if got := keysOf(upgraded); *got != *keys {
+		t.Errorf("n2 has keys %+v, n3 %+v", got, keys)
 	}
-	upgraded.send(&wire.TagReady{First: upgraded.tagKeys.First})
+	upgraded.send(&wire.TagReady{First: keys.First})
 	n2.Tags = true
 	w.until("both tag", func() bool { return list(again, n2, tags)() && list(upgraded, n2, tags)() })
 	// And goes back to the version before.

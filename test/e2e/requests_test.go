@@ -156,10 +156,13 @@ func TestKeptConnectionSurvivesASleep(t *testing.T) {
 		ports = append(ports, conn.local)
 		return a.Instance
 	}
-	eventually(t, "Envoy is the front", func() bool {
+	// Before Envoy has the pod, a request takes the way of those that wait.
+	eventually(t, "Envoy is the front, and has the pod", func() bool {
 		c.CloseIdleConnections()
 		a, err := e2e.AskBy(c, address)
-		return err == nil && !strings.HasPrefix(a.Client, l.Client().Addr.String())
+		pods := l.service(t, "shop").Pods
+		return err == nil && !strings.HasPrefix(a.Client, l.Client().Addr.String()) &&
+			len(pods) == 1 && pods[0].Traffic.Requests > 0
 	})
 	before := ask()
 	for range 2 {

@@ -373,9 +373,10 @@ func (w *world) reasons(name string) []string {
 
 // player stands for the ReplicaSet controller, and the kubelet and the daemon of one node.
 type player struct {
-	w      *world
-	client *wire.Client
-	server string
+	w         *world
+	namespace string // that of the world when the player began
+	client    *wire.Client
+	server    string
 
 	mu       sync.Mutex
 	table    map[netip.AddrPort]wire.Service
@@ -389,7 +390,7 @@ type player struct {
 }
 
 func newPlayer(w *world, server string) *player {
-	p := &player{w: w, server: server, table: map[netip.AddrPort]wire.Service{},
+	p := &player{w: w, namespace: w.namespace, server: server, table: map[netip.AddrPort]wire.Service{},
 		backends: map[netip.AddrPort]*wire.Backends{}, refused: map[netip.AddrPort]string{},
 		running: map[string]*corev1.Pod{}}
 	p.mu.Lock()
@@ -532,7 +533,7 @@ func (p *player) play(ctx context.Context) {
 	n := 0
 	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		var all appsv1.DeploymentList
-		if p.w.client.List(ctx, &all, client.InNamespace(p.w.namespace), client.HasLabels{v1alpha1.LabelService}) != nil {
+		if p.w.client.List(ctx, &all, client.InNamespace(p.namespace), client.HasLabels{v1alpha1.LabelService}) != nil {
 			continue
 		}
 		wanted := map[string]int{}
@@ -541,7 +542,7 @@ func (p *player) play(ctx context.Context) {
 			wanted[d.Name] = int(*d.Spec.Replicas)
 		}
 		var pods corev1.PodList
-		if p.w.client.List(ctx, &pods, client.InNamespace(p.w.namespace),
+		if p.w.client.List(ctx, &pods, client.InNamespace(p.namespace),
 			client.HasLabels{v1alpha1.LabelService}) != nil {
 			continue
 		}

@@ -47,6 +47,8 @@ type directWorld struct {
 	blind bool // the Deployment controller sees nothing
 	// nodeLost makes a pod stay that is deleted with a grace: no kubelet ends it.
 	nodeLost atomic.Bool
+	// late has the ReplicaSet controller not see the pods of a wake: it creates one.
+	late atomic.Bool
 
 	logMu sync.Mutex
 	log   []string
@@ -171,7 +173,16 @@ func (w *directWorld) react(a clienttesting.Action) (bool, apiruntime.Object, er
 			return true, nil, err
 		}
 		s.UID, s.Annotations = types.UID(s.Name), map[string]string{revisionAnnotation: "1"} // the Deployment controller's
-		return true, s, w.client.Tracker().Create(setsGVR, s, "default")
+		if err := w.client.Tracker().Create(setsGVR, s, "default"); err != nil || !w.late.Load() {
+			return true, s, err
+		}
+		return true, s, w.client.Tracker().Create(podsGVR, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "surplus", UID: "surplus", Labels: s.Spec.Template.Labels,
+				OwnerReferences: []metav1.OwnerReference{
+					*metav1.NewControllerRef(s, appsv1.SchemeGroupVersion.WithKind("ReplicaSet")),
+				}},
+			Spec: s.Spec.Template.Spec,
+		}, "default")
 	case a.Matches("delete", "replicasets"):
 		policy := a.(clienttesting.DeleteActionImpl).DeleteOptions.PropagationPolicy
 		if policy != nil && *policy == metav1.DeletePropagationOrphan {
@@ -385,6 +396,21 @@ func TestDirectPodIsDeletedWhenTheServiceSleeps(t *testing.T) {
 			return s.machine.direct == nil && s.machine.written == 0 && s.machine.stage == idle
 		})
 	})
+}
+
+// A ReplicaSet controller that does not see the pod of a wake creates another one, which is deleted at once.
+func TestPodBesideThatOfAWakeIsDeleted(t *testing.T) {
+	t.Parallel()
+	w := newDirectWorld(t, nil)
+	w.late.Store(true)
+	w.up("app-1")
+	w.until("the surplus pod is deleted", func() bool { return strings.Contains(w.done(), "delete surplus") })
+	w.until("the hand-over", func() bool {
+		return w.holds(func(s *service) bool { return s.machine.direct == nil && s.machine.written == 1 })
+	})
+	if strings.Contains(w.done(), "delete app-1") || strings.Contains(w.done(), "scale 2") {
+		t.Errorf("did %s", w.done())
+	}
 }
 
 // Further pods that are wanted before the hand-over are direct ones, too, of the same ReplicaSet. When fewer are

@@ -75,6 +75,7 @@ func (m *machine) next(o observation) action {
 			replicas := min(int32(len(m.direct.uids)), m.target)
 			set := adopterOf(d, m.direct.template(d), m.direct.hash, replicas)
 			m.adopter = set
+			m.handed.hash, m.handed.until = m.direct.hash, o.now.Add(surplusTimeout)
 			return createSet{set}
 		}
 		return m.waitOr(expired, fmt.Sprintf("wants %d pods", m.target))
@@ -274,6 +275,21 @@ func (m *machine) created(uids []string, now time.Time) {
 		m.direct = nil
 	}
 	m.abort()
+}
+
+// isSurplus reports whether a pod that appears owned by a ReplicaSet is one too many, given its pod-template-hash and
+// the number of pods that stay, with it. A ReplicaSet controller that does not see the pods of a wake yet, as after an
+// outage of the API server, creates others beside them instead of adopting them. Pods of a rollout are of another
+// ReplicaSet.
+func (m *machine) isSurplus(hash string, pods int, d *appsv1.Deployment, now time.Time) bool {
+	if m.handed.hash != hash || now.After(m.handed.until) {
+		return false
+	}
+	wanted := max(m.want, m.target)
+	if d != nil {
+		wanted = max(wanted, replicasOf(d))
+	}
+	return pods > int(wanted)
 }
 
 // end completes a sequence that ends with a wait.

@@ -90,6 +90,31 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	r.confirm(p)
 }
 
+// checkSurplus deletes a pod that a ReplicaSet has created beside the pods of a wake that it was to adopt. Once the
+// ReplicaSet controller sees the others, it counts enough pods without this one. The lock is held.
+func (r *Runtime) checkSurplus(p *pod, inherited bool) {
+	s := p.service
+	if inherited || p.owner != ownerReplicaSet || !p.stays() || p.is(podDelivered) || r.retired {
+		return
+	}
+	stay := 0
+	for _, other := range s.pods {
+		if other.stays() {
+			stay++
+		}
+	}
+	if !s.machine.isSurplus(p.template, stay, s.deployment, time.Now()) {
+		return
+	}
+	p.set(podStopping)
+	r.log.Info("a pod that was created beside those of a wake is deleted", "service", string(s.key), "pod", p.name)
+	r.workers.Go(func() {
+		if err := r.deletePod(r.ctx, s, p.name, p.rt.ID, nil); err != nil {
+			r.log.Warn(err.Error(), "service", string(s.key))
+		}
+	})
+}
+
 // observePod handles a pod as reported by the API server. The lock is held.
 func (r *Runtime) observePod(p *pod, o *corev1.Pod, inherited bool) {
 	if c := o.Annotations[v1alpha1.AnnotationContainer]; c != "" {
@@ -110,6 +135,7 @@ func (r *Runtime) observePod(p *pod, o *corev1.Pod, inherited bool) {
 	p.node, p.template = o.Spec.NodeName, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
 	r.checkNode(p)
 	r.checkLost(p)
+	r.checkSurplus(p, inherited)
 	known := podOf(o, p.container)
 	if p.rt.SpecHash == "" {
 		p.rt.SpecHash = known.SpecHash // and not that of a daemon's report

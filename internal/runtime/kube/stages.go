@@ -37,6 +37,9 @@ const (
 	// recognizeTimeout bounds the wait for a Deployment to recognize a ReplicaSet of its own template. If the Deployment
 	// is resumed before, it replaces the pods.
 	recognizeTimeout = time.Minute
+	// surplusTimeout is how long after a hand-over a ReplicaSet controller may not see the pods of the wake yet: client-go
+	// lists again after at most 30 s, and somewhat later by chance.
+	surplusTimeout = time.Minute
 )
 
 // unknown is a number of replicas whose write was not confirmed: it is written again.
@@ -66,6 +69,10 @@ type machine struct {
 	scaled   uint64             // the resource version of that write
 	adopter  *appsv1.ReplicaSet // adopts the pods, as it was created; nil outside a hand-over
 	doomed   []*appsv1.ReplicaSet
+	handed   struct { // the last hand-over
+		hash  string // pod-template-hash of its pods
+		until time.Time
+	}
 }
 
 // direct is the state of a service's direct pods.
