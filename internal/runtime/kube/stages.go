@@ -22,6 +22,7 @@ import (
 // The order makes this safe: no controller ever sees a pod too many or too few, whichever change it hears of last.
 // (pkg/controller/deployment/sync.go of Kubernetes: the ReplicaSets of a paused Deployment are scaled, but none is
 // created; pkg/controller/controller_ref_manager.go: a pod that matches a selector and has no controller is adopted.)
+// The exception is a ReplicaSet controller that sees the ReplicaSet before the pods: see isSurplus.
 
 const (
 	// handOverDelay is the time from the creation of the last direct pod to the hand-over: the work that it causes in
