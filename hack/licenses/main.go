@@ -65,28 +65,23 @@ var licenseName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)([._-].*)?
 // modules returns the modules that are linked into the programs for any released platform, sorted.
 func modules() ([]module, error) {
 	dirs := map[string]string{} // "path version": folder
-	for _, system := range []string{"linux", "darwin"} {
-		for folder, packages := range map[string]string{".": "./cmd/...", "lab": "./cmd/..."} {
-			if system == "darwin" {
-				if folder != "." {
-					continue
-				}
-				packages = "./cmd/kubectl-wangell"
-			}
-			cmd := exec.Command("go", "list", "-C", folder, "-deps", "-f",
-				"{{with .Module}}{{.Path}} {{.Version}} {{.Dir}}{{end}}", packages)
-			cmd.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0", "GOWORK=off")
-			var errs bytes.Buffer
-			cmd.Stderr = &errs
-			list, err := cmd.Output()
-			if err != nil {
-				return nil, fmt.Errorf("list the modules of %s for %s: %w\n%s", folder, system, err, errs.String())
-			}
-			for line := range strings.Lines(string(list)) {
-				f := strings.Fields(line)
-				if len(f) == 3 { // this module has no version, or is replaced by a folder
-					dirs[f[0]+" "+f[1]] = f[2]
-				}
+	for _, programs := range []struct{ folder, system, packages string }{
+		{".", "linux", "./cmd/..."}, {"lab", "linux", "./cmd/..."}, {".", "darwin", "./cmd/kubectl-wangell"},
+	} {
+		cmd := exec.Command("go", "list", "-C", programs.folder, "-deps", "-f",
+			"{{with .Module}}{{.Path}} {{.Version}} {{.Dir}}{{end}}", programs.packages)
+		cmd.Env = append(os.Environ(), "GOOS="+programs.system, "CGO_ENABLED=0", "GOWORK=off")
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		list, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("list the modules of %s for %s: %w\n%s", programs.folder, programs.system, err,
+				errs.String())
+		}
+		for line := range strings.Lines(string(list)) {
+			f := strings.Fields(line)
+			if len(f) == 3 { // this module has no version, or is replaced by a folder
+				dirs[f[0]+" "+f[1]] = f[2]
 			}
 		}
 	}

@@ -107,13 +107,11 @@ type runDetails struct {
 func newStatement(o options, files []string) (*statement, error) {
 	s := &statement{Type: "https://in-toto.io/Statement/v1", PredicateType: "https://slsa.dev/provenance/v1"}
 	for _, f := range files {
-		b, err := os.ReadFile(f)
+		a, err := artifactOf(f, filepath.Base(f))
 		if err != nil {
 			return nil, err
 		}
-		sum := sha256.Sum256(b)
-		s.Subject = append(s.Subject, artifact{Name: filepath.Base(f),
-			Digest: map[string]string{"sha256": hex.EncodeToString(sum[:])}})
+		s.Subject = append(s.Subject, a)
 	}
 	if o.image != "" {
 		name, digest, ok := strings.Cut(o.image, "@sha256:")
@@ -137,16 +135,24 @@ func newStatement(o options, files []string) (*statement, error) {
 	definition.ResolvedDependencies = append(definition.ResolvedDependencies,
 		artifact{Name: "go", URI: "pkg:golang/std@" + strings.TrimPrefix(runtime.Version(), "go")})
 	for _, name := range []string{"go.sum", "lab/go.sum", "ui/package-lock.json"} { // what else it is built from
-		b, err := os.ReadFile(name)
+		a, err := artifactOf(name, name)
 		if err != nil {
 			return nil, err
 		}
-		sum := sha256.Sum256(b)
-		definition.ResolvedDependencies = append(definition.ResolvedDependencies,
-			artifact{Name: name, Digest: map[string]string{"sha256": hex.EncodeToString(sum[:])}})
+		definition.ResolvedDependencies = append(definition.ResolvedDependencies, a)
 	}
 	s.Predicate.RunDetails.Builder.ID = o.builder
 	return s, nil
+}
+
+// artifactOf describes a file under a name.
+func artifactOf(file, name string) (artifact, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return artifact{}, err
+	}
+	sum := sha256.Sum256(b)
+	return artifact{Name: name, Digest: map[string]string{"sha256": hex.EncodeToString(sum[:])}}, nil
 }
 
 // signFile signs the SHA-256 of a file, as "cosign sign-blob --key" does.

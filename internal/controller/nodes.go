@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/base/backoff"
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime"
@@ -150,7 +151,7 @@ func (n *nodes) confirm(at *node, pause time.Duration) {
 			}
 			n.loop.after(pause, func() {
 				if at.claim.session == session && at.session == session {
-					n.confirm(at, min(2*pause, lastClaimRetry))
+					n.confirm(at, backoff.Next(pause, firstClaimRetry, lastClaimRetry))
 				}
 			})
 		})

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -79,14 +78,8 @@ func (d *devices) parts(owner string) []upkeep.Part {
 		for _, s := range sysctlsOf(device.name) {
 			parts = append(parts, upkeep.Part{
 				Kind: partSysctl, Name: s.name,
-				Intact: func() (bool, error) {
-					value, err := os.ReadFile("/proc/sys/" + s.name)
-					if errors.Is(err, os.ErrNotExist) { // a kernel without IPv6
-						return true, nil
-					}
-					return strings.TrimSpace(string(value)) == s.value, err
-				},
-				Put: func() error { return writeSysctl(s.name, s.value) },
+				Intact: func() (bool, error) { return upkeep.SettingIs("/proc/sys/"+s.name, s.value) },
+				Put:    func() error { return writeSysctl(s.name, s.value) },
 			})
 		}
 	}

@@ -4,8 +4,12 @@
 package upkeep
 
 import (
+	"errors"
+	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -21,6 +25,16 @@ type Part struct {
 	Intact func() (bool, error)
 	// Put sets it up again.
 	Put func() error
+}
+
+// SettingIs reports whether a setting of the kernel, a file below /proc/sys, has a value. One that does not exist, as
+// after the end of its device or in a kernel without IPv6, needs no upkeep: it counts as having it.
+func SettingIs(file, value string) (bool, error) {
+	now, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return strings.TrimSpace(string(now)) == value, err
 }
 
 // Keeper puts parts back and counts them. It is safe for concurrent use.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -53,5 +55,23 @@ func TestErrorIsLoggedOnceUntilItPasses(t *testing.T) {
 	k.Keep(parts)
 	if got := strings.Count(log.String(), "cannot put back"); got != 3 || len(k.Counts()) != 0 {
 		t.Errorf("%d lines, counted %v:\n%s", got, k.Counts(), log.String())
+	}
+}
+
+func TestSettingOfADeviceThatIsGoneNeedsNoUpkeep(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "forwarding")
+	if is, err := SettingIs(file, "1"); !is || err != nil {
+		t.Errorf("without the file: %t, %v", is, err)
+	}
+	if err := os.WriteFile(file, []byte("1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]bool{"1": true, "0": false} {
+		if is, err := SettingIs(file, value); is != want || err != nil {
+			t.Errorf("%s: %t, %v, want %t", value, is, err, want)
+		}
+	}
+	if _, err := SettingIs(filepath.Dir(file), "1"); err == nil {
+		t.Error("a folder has a value")
 	}
 }

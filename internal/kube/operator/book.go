@@ -109,7 +109,7 @@ func (b *book) choose(k v1alpha1.Key, of labels.Set) (netip.Addr, error) {
 			if _, taken := b.held[a]; taken || !mayTake(a) {
 				continue
 			}
-			if err := b.permits(k, a, of); err != nil {
+			if err := b.withholds(k, a, of); err != nil {
 				withheld[err.(addressError).reason]++
 				continue
 			}
@@ -131,20 +131,28 @@ func (b *book) permits(k v1alpha1.Key, a netip.Addr, of labels.Set) error {
 	if err := b.checkQuota(k); err != nil {
 		return err
 	}
+	return b.withholds(k, a, of)
+}
+
+// withholds returns why services of a namespace may not have a free address, however many they have; nil if they may.
+func (b *book) withholds(k v1alpha1.Key, a netip.Addr, of labels.Set) error {
 	if reserved, ours := b.rules.reserved(a, of); reserved && !ours {
 		return addressError{"Reserved", fmt.Sprintf(
 			"spec.address %s is reserved for other namespaces: choose another, or leave it out", a)}
 	}
 	left, was := b.left[a]
-	if was && namespaceOf(left.key) != namespaceOf(k) {
-		if free := left.since.Add(b.rules.Quarantine); free.After(b.now()) {
-			return addressError{"Quarantined", fmt.Sprintf("spec.address %s was that of another namespace's service, whose "+
-				"clients may still use it: it is free from %s on; choose another, or leave it out", a,
-				free.UTC().Format(time.RFC3339))}
-		}
+	if was && b.quarantines(left) && namespaceOf(left.key) != namespaceOf(k) {
+		return addressError{"Quarantined", fmt.Sprintf("spec.address %s was that of another namespace's service, whose "+
+			"clients may still use it: it is free from %s on; choose another, or leave it out", a,
+			b.free(left).UTC().Format(time.RFC3339))}
 	}
 	return nil
 }
+
+// free is when the quarantine of an address ends.
+func (b *book) free(left formerly) time.Time { return left.since.Add(b.rules.Quarantine) }
+
+func (b *book) quarantines(left formerly) bool { return b.free(left).After(b.now()) }
 
 // checkQuota returns an error if a service without an address must not get one, because its namespace has enough.
 func (b *book) checkQuota(k v1alpha1.Key) error {
@@ -213,7 +221,7 @@ func (b *book) release(k v1alpha1.Key) bool {
 // forgetLeft drops the addresses whose quarantine is over; all, if that makes no room.
 func (b *book) forgetLeft() {
 	for a, l := range b.left {
-		if !l.since.Add(b.rules.Quarantine).After(b.now()) {
+		if !b.quarantines(l) {
 			delete(b.left, a)
 		}
 	}

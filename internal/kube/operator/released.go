@@ -130,7 +130,7 @@ func (r *reconciler) quarantined() map[string]string {
 	}
 	var all []entry
 	for a, l := range r.book.left {
-		if l.since.Add(r.book.rules.Quarantine).After(r.book.now()) {
+		if r.book.quarantines(l) {
 			all = append(all, entry{a, l})
 		}
 	}

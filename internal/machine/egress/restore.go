@@ -4,13 +4,9 @@ package egress
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
@@ -49,14 +45,14 @@ func (e *Egress) parts() []upkeep.Part {
 	for _, device := range e.rules.switched {
 		parts = append(parts, upkeep.Part{
 			Kind: partSysctl, Name: sysctlForwarding(device),
-			Intact: func() (bool, error) { return isOn(sysctlForwarding(device)) },
+			Intact: func() (bool, error) { return upkeep.SettingIs(sysctlForwarding(device), "1") },
 			Put:    func() error { return setForwarding(device, true) },
 		})
 	}
 	if len(e.rules.published) > 0 {
 		parts = append(parts, upkeep.Part{
 			Kind: partSysctl, Name: sysctlLocalnet,
-			Intact: func() (bool, error) { return isOn(sysctlLocalnet) },
+			Intact: func() (bool, error) { return upkeep.SettingIs(sysctlLocalnet, "1") },
 			Put:    e.acceptLoopback,
 		})
 	}
@@ -71,15 +67,6 @@ func (e *Egress) hasRoute() (bool, error) {
 		return false, fmt.Errorf("read the machine's routes: %w", err)
 	}
 	return slices.ContainsFunc(have, func(h netlink.Route) bool { return h.Priority == r.Priority }), nil
-}
-
-// isOn reports whether a setting is 1, or its device is gone.
-func isOn(path string) (bool, error) {
-	value, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	return strings.TrimSpace(string(value)) == "1", err
 }
 
 // tableContent is what identifies the content of a table: the handles of the rules of each chain, of which the kernel

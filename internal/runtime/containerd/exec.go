@@ -224,16 +224,21 @@ func (r *Runtime) EndCommand(k v1alpha1.Key, id string) error {
 	if err != nil {
 		return fmt.Errorf("service %s: end command: %w", k, err)
 	}
+	if err := r.endIn(ctx, r.podsOf(k), id, pipes); err != nil {
+		return fmt.Errorf("service %s: end command: %w", k, err)
+	}
+	return nil
+}
+
+// endIn ends the command with an ID in whichever of the pods it is, and removes its pipes.
+func (r *Runtime) endIn(ctx context.Context, pods []string, id string, p *pipes) error {
 	var errs []error
-	for _, pod := range r.podsOf(k) {
+	for _, pod := range pods {
 		for _, container := range r.containersOf(pod) {
 			errs = append(errs, endCommand(ctx, r.client, container, id))
 		}
 	}
-	if err := errors.Join(append(errs, pipes.remove())...); err != nil {
-		return fmt.Errorf("service %s: end command: %w", k, err)
-	}
-	return nil
+	return errors.Join(append(errs, p.remove())...)
 }
 
 // EndOrphans ends the commands in pods whose callers were killed, such as probes of a daemon or a wangell exec, as
@@ -250,15 +255,8 @@ func (r *Runtime) endOrphans(found []orphan) {
 		r.tasks.Go(func() {
 			ctx, cancel := context.WithTimeout(r.ctx, hangupLimit)
 			defer cancel()
-			var errs []error
-			for _, pod := range r.allPods() {
-				for _, container := range r.containersOf(pod) {
-					errs = append(errs, endCommand(ctx, r.client, container, o.id))
-				}
-			}
-			errs = append(errs, o.pipes.remove())
-			o.folder.close()
-			if err := errors.Join(errs...); err != nil {
+			err := r.endIn(ctx, r.allPods(), o.id, o.pipes)
+			if err = errors.Join(err, o.lock.Close()); err != nil {
 				r.cfg.Log.Warn("cannot end a command whose caller was killed", "command", o.id, "error", err)
 			}
 		})

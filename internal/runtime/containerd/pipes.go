@@ -123,9 +123,9 @@ func (p *pipes) remove() error {
 
 // orphan is a command whose caller was killed.
 type orphan struct {
-	id     string
-	folder *pipesFolder
-	pipes  *pipes
+	id    string
+	pipes *pipes
+	lock  *os.File // of their folder
 }
 
 // findOrphans takes the commands in pods whose callers were killed, and begins to read their output, so that the shims
@@ -154,7 +154,7 @@ func findOrphans(dir string) (found []orphan, err error) {
 			errs = append(errs, err, folder.lock.Close())
 			continue
 		}
-		found = append(found, orphan{id, folder, p})
+		found = append(found, orphan{id, p, folder.lock})
 	}
 	return found, errors.Join(errs...)
 }

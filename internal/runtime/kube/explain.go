@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+
+	"wangell.loutres.me/internal/base/backoff"
 )
 
 // What holds up a pod whose containers kubelet has not made yet is in Events alone: its status says ContainerCreating.
@@ -27,7 +29,9 @@ const (
 
 // explainPod finds out why a pod does not start, as long as it does not.
 func (r *Runtime) explainPod(p *pod) {
-	for pause := explainPause; r.explain(p); pause = min(2*pause, explainPauseMax) {
+	var pause time.Duration
+	for r.explain(p) {
+		pause = backoff.Next(pause, explainPause, explainPauseMax)
 		select {
 		case <-time.After(pause):
 		case <-p.gone:
@@ -112,13 +116,9 @@ var eventReasons = map[string]string{
 
 // eventTrouble returns why kubelet does not start a pod, by its latest warning; the zero value if there is none.
 func eventTrouble(pod, node string, events []corev1.Event) trouble {
-	var last *corev1.Event
-	for i := range events {
-		e := &events[i]
-		if e.Type == corev1.EventTypeWarning && eventReasons[e.Reason] != "" && (last == nil || !seen(e).Before(seen(last))) {
-			last = e
-		}
-	}
+	last := latest(events, func(e *corev1.Event) bool {
+		return e.Type == corev1.EventTypeWarning && eventReasons[e.Reason] != ""
+	})
 	if last == nil {
 		return trouble{}
 	}
@@ -147,19 +147,24 @@ func startNews(pod, node string, events []corev1.Event) string {
 	if node == "" {
 		return fmt.Sprintf("pod %s is not bound to a node yet", pod)
 	}
-	var last *corev1.Event
-	for i := range events {
-		e := &events[i]
-		if (e.Reason == "Pulling" || e.Reason == "Pulled" || e.Reason == "Created" || e.Reason == "Started") &&
-			(last == nil || !seen(e).Before(seen(last))) {
-			last = e
-		}
-	}
+	last := latest(events, func(e *corev1.Event) bool {
+		return slices.Contains([]string{"Pulling", "Pulled", "Created", "Started"}, e.Reason)
+	})
 	if last != nil && last.Reason == "Pulling" {
 		_, image, _ := strings.Cut(last.Message, "image ")
 		return fmt.Sprintf("node %s is pulling image %s for pod %s", node, strings.TrimSpace(image), pod)
 	}
 	return fmt.Sprintf("node %s has not started pod %s yet", node, pod)
+}
+
+// latest returns the event that was seen last, of those that match; nil if there is none.
+func latest(events []corev1.Event, match func(*corev1.Event) bool) (last *corev1.Event) {
+	for i := range events {
+		if e := &events[i]; match(e) && (last == nil || !seen(e).Before(seen(last))) {
+			last = e
+		}
+	}
+	return last
 }
 
 // seen is when an event was seen last.

@@ -108,11 +108,7 @@ func (r *Runtime) checkSurplus(p *pod, inherited bool) {
 	}
 	p.set(podStopping)
 	r.log.Info("a pod that was created beside those of a wake is deleted", "service", string(s.key), "pod", p.name)
-	r.workers.Go(func() {
-		if err := r.deletePod(r.ctx, s, p.name, p.rt.ID, nil); err != nil {
-			r.log.Warn(err.Error(), "service", string(s.key))
-		}
-	})
+	r.deleteLater(s, p.name, p.rt.ID)
 }
 
 // observePod handles a pod as reported by the API server. The lock is held.

@@ -149,8 +149,13 @@ func (r *Runtime) abandonSingle(s *service, w *waiter, uid string) {
 	if uid == "" || r.retired {
 		return
 	}
+	r.deleteLater(s, singleName(s.name), uid)
+}
+
+// deleteLater deletes a pod in the background, with the grace of its spec.
+func (r *Runtime) deleteLater(s *service, name, uid string) {
 	r.workers.Go(func() {
-		if err := r.deletePod(r.ctx, s, singleName(s.name), uid, nil); err != nil {
+		if err := r.deletePod(r.ctx, s, name, uid, nil); err != nil {
 			r.log.Warn(err.Error(), "service", string(s.key))
 		}
 	})
