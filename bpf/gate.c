@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
-/* The gate's entry points. docs/datapath.md follows a packet through them.
+/* The gate's entry points. docs/datapath follows a packet through them.
  *
  *   gate_xdp       external interface, native XDP:  answers ARP; parks SYNs before a socket buffer is allocated
  *   gate_xdp_skb   external interface, generic XDP: the same

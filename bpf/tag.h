@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Tags of encapsulated packets: proof that a node has sent them. docs/cluster.md specifies them, and
+/* Tags of encapsulated packets: proof that a node has sent them. docs/cluster/tags.md specifies them, and
  * docs/adr/0009-tagged-encapsulation.md says why they are as they are. */
 #pragma once
 

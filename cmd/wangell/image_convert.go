@@ -32,7 +32,7 @@ attempt; otherwise the temporary folder (in $TMPDIR) is removed.
 
 --layers split=SIZE cuts layers into pieces of at most SIZE, unpacked, and joins neighbours
 that are smaller; a file that is larger has a layer of its own. containerd unpacks several
-layers at once only if it is told to: see docs/images.md.`,
+layers at once only if it is told to: see docs/images/nodes.md.`,
 		Example: `  wangell image convert registry.example/team/model:v3 registry.example/team/model:v3-zstd
   wangell image convert --layers split=64MB --compression zstd --verify model.tar model-split.tar
   wangell image convert --platform linux/amd64 --compression none docker.io/library/nginx:1.28 nginx.tar`,

@@ -14,6 +14,7 @@ import (
 
 const (
 	architecture = "../../docs/architecture.md"
+	waysPage     = "../../docs/ways.md"
 	internal     = "../../internal"
 )
 
@@ -93,9 +94,7 @@ func TestEveryRoomSaysWhatItMayImport(t *testing.T) {
 
 // The page follows a SYN, a field and an image by names of the code. A name that is renamed there is renamed here.
 func TestNamesOfTheWaysAreThoseOfTheCode(t *testing.T) {
-	page := read(t, architecture)
-	_, ways, _ := strings.Cut(page, "## The way of a SYN\n")
-	ways, _, _ = strings.Cut(ways, "## The tree of internal\n")
+	ways := read(t, waysPage)
 	list := exec.Command("git", "grep", "-hE", `^(func|type|static|__noinline)|^	Type|^type`, "--",
 		"../../internal", "../../api", "../../bpf")
 	code, err := list.Output()
@@ -114,7 +113,7 @@ func TestNamesOfTheWaysAreThoseOfTheCode(t *testing.T) {
 			continue // a file
 		}
 		if !regexp.MustCompile(`\b` + m[2] + `\b`).Match(code) {
-			t.Errorf("docs/architecture.md names %s, which nothing declares", strings.Trim(m[0], "`"))
+			t.Errorf("docs/ways.md names %s, which nothing declares", strings.Trim(m[0], "`"))
 		}
 	}
 }

@@ -245,7 +245,7 @@ func wakeTable(raw Samples) report.Table {
 
 const howPhases = `One pull of each image as in the report "pull", which has the method, explained by wangell image
 analyse: phases come from containerd's log, its events and a second pass over each layer
-(docs/images.md). A moment in which several layers were in some phase is divided among them, so that
+(docs/images/analyse.md). A moment in which several layers were in some phase is divided among them, so that
 the phases add up to the pull. In the chart each row is a layer, the lowest first.`
 
 // newPhasesReport makes the report of the explained pulls.

@@ -54,7 +54,7 @@ type Node struct {
 }
 
 // askMirror makes containerd ask the mirror before a registry with settings of its own, as described in
-// docs/images.md.
+// docs/images/peers.md.
 func (n *Node) askMirror(registry string) error {
 	file := filepath.Join(n.containerd.Hosts(), registry, "hosts.toml")
 	text, err := os.ReadFile(file)

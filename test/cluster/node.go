@@ -126,7 +126,7 @@ state = "/run/containerd"
     bin_dirs = ["/opt/cni/bin"]
     conf_dir = "/etc/cni/net.d"
 
-# Lazy pulling, as docs/images.md says.
+# Lazy pulling, as docs/images/lazy-kubernetes.md says.
 [proxy_plugins.wangell-lazy]
   type = "snapshot"
   address = "/run/wangell-lazy/lazy.sock"

@@ -33,7 +33,7 @@ func testPeers(t *testing.T) {
 	for _, n := range lab.Nodes {
 		// The cluster's own default would stay, as everybody's does.
 		setAside(t, registriesOf(n, "_default/hosts.toml"), nil)
-		// What docs/images.md says of a registry with settings of its own.
+		// What docs/images/peers.md says of a registry with settings of its own.
 		own := registriesOf(n, registry+"/hosts.toml")
 		server, hosts, found := strings.Cut(string(e2e.Must(os.ReadFile(own))(t)), "\n")
 		if !found || !strings.HasPrefix(server, "server = ") {

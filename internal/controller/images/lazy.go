@@ -51,7 +51,7 @@ func orFull(st status.Images, lazy status.LazyPulls, enabled bool) status.Images
 	if !enabled {
 		why = "the chart's lazy.enabled is false"
 	}
-	st.Message += "; in full instead of lazily, because " + why + ": see docs/images.md, Lazy pulling on Kubernetes"
+	st.Message += "; in full instead of lazily, because " + why + ": see docs/images/lazy-kubernetes.md"
 	if st.Ready == status.ImagesReady {
 		st.Reason = cri.ReasonNotLazy
 	}

@@ -22,7 +22,7 @@ const hostsFile = "_default/hosts.toml"
 const hostsMark = "# Written by the Wangell daemon, which removes it when it is uninstalled.\n"
 
 // ErrForeignHosts is returned for settings that somebody else has made.
-var ErrForeignHosts = errors.New("has other settings: add the mirror to them by hand, see docs/images.md")
+var ErrForeignHosts = errors.New("has other settings: add the mirror to them by hand, see docs/images/peers.md")
 
 // InstallHosts makes containerd ask the mirror at an address. dir is the folder with the settings of registries.
 func InstallHosts(dir string, mirror netip.AddrPort) error {

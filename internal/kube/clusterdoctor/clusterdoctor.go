@@ -242,7 +242,7 @@ func (d *doctor) lazy(ctx context.Context) []Check {
 	c, o := d.optional(ctx, "lazy pulling", "lazy", "snapshotters ")
 	if o != nil && o.Status.DesiredNumberScheduled == 0 {
 		c[0].State, c[0].Found = Warn, "no node has the label "+v1alpha1.LabelLazy+"=true"
-		c[0].Do = "set up nodes as docs/images.md says (Lazy pulling on Kubernetes), and label them"
+		c[0].Do = "set up nodes as docs/images/lazy-kubernetes.md says, and label them"
 	}
 	return c
 }

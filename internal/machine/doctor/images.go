@@ -22,13 +22,14 @@ const (
 	diffPlugin     = "io.containerd.service.v1.diff-service"
 )
 
-// images checks the settings for pulls that docs/images.md recommends, for the containerd at a socket: in its
+// images checks the settings for pulls that docs/images/nodes.md recommends, for the containerd at a socket: in its
 // configuration as it is now, and in its own $PATH.
 func images(ctx context.Context, address string) []Check {
 	d, err := findContainerd(ctx, address)
 	if err != nil {
-		c := Check{Name: "settings of pulls", Group: Images, For: "pulls that take half of the time or less (docs/images.md)",
-			Do: "nothing, if no containerd pulls for pods here; otherwise name its socket with --containerd-address"}
+		c := Check{Name: "settings of pulls", Group: Images,
+			For: "pulls that take half of the time or less (docs/images/nodes.md)",
+			Do:  "nothing, if no containerd pulls for pods here; otherwise name its socket with --containerd-address"}
 		return []Check{c.skipped(err.Error())}
 	}
 	checks := []Check{unpacking(d.version, d.file, d.settings)}
@@ -44,7 +45,7 @@ func images(ctx context.Context, address string) []Check {
 
 // unpacking checks whether layers are unpacked at once.
 func unpacking(version, file string, s settings) Check {
-	c := Check{Name: "parallel unpacking", Group: Images, For: "pulls of images with split layers (docs/images.md)"}
+	c := Check{Name: "parallel unpacking", Group: Images, For: "pulls of images with split layers (docs/images/nodes.md)"}
 	if !pullstat.UnpacksInParallel(version) {
 		c.Do = fmt.Sprintf("use containerd 2.2.3 or later, with max_concurrent_unpacks = %d", pullstat.RecommendedUnpackers)
 		return c.warn("containerd " + version + " cannot unpack several layers of an image at once, or not correctly")
@@ -94,7 +95,7 @@ func pullPath(version, file string, s settings) (_ Check, ok bool) {
 // plugin, or if this version of containerd cannot: then another check asks for a later one.
 func erofsLayers(ctx context.Context, release string, d runningContainerd) (_ Check, ok bool) {
 	c := Check{Name: "EROFS layers", Group: Images,
-		For: "unpacking a layer into one file instead of thousands (docs/images.md)"}
+		For: "unpacking a layer into one file instead of thousands (docs/images/erofs.md)"}
 	now, ok := d.settings[imagesPlugin+" snapshotter"]
 	if !ok || !erofs.Supported(d.version) {
 		return c, false
@@ -114,7 +115,7 @@ func erofsLayers(ctx context.Context, release string, d runningContainerd) (_ Ch
 		c.Do = fmt.Sprintf("install the package %s 1.7 or later, and restart containerd", erofs.Package)
 		return c.warn("every file is written, and the layer then copied into an image: " + err.Error()), true
 	case now != erofs.Snapshotter:
-		c.Do = fmt.Sprintf("before the node has pods: change %s as docs/images.md says (EROFS layers), and restart "+
+		c.Do = fmt.Sprintf("before the node has pods: change %s as docs/images/erofs.md says, and restart "+
 			"containerd", d.file)
 		return c.warn(found), true
 	case !strings.Contains(d.settings[diffPlugin+" default"], erofs.Snapshotter):
@@ -128,7 +129,7 @@ func erofsLayers(ctx context.Context, release string, d runningContainerd) (_ Ch
 // gzipProgram checks whether containerd has a program that decompresses gzip faster than it does itself. path is its
 // own $PATH.
 func gzipProgram(version, path string) Check {
-	c := Check{Name: "gzip", Group: Images, For: "pulls of gzip layers (docs/images.md)"}
+	c := Check{Name: "gzip", Group: Images, For: "pulls of gzip layers (docs/images/nodes.md)"}
 	helpers := pullstat.GzipHelpers(version)
 	for i, h := range helpers {
 		for _, dir := range filepath.SplitList(path) {

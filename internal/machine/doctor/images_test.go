@@ -106,7 +106,7 @@ func TestErofsIsRecommendedWhereItWorks(t *testing.T) {
 		"all":           {release, with("erofs", "['erofs', 'walking']", dir), OK, "1.8.6", ""},
 		"no program":    {release, with("erofs", "['erofs', 'walking']", "/none"), Warn, "every file", "erofs-utils"},
 		"other differ":  {release, with("erofs", "['walking']", dir), Warn, "without the differ", `["erofs", "walking"]`},
-		"not installed": {release, with("overlayfs", "['walking']", "/none"), Warn, "overlayfs", "docs/images.md"},
+		"not installed": {release, with("overlayfs", "['walking']", "/none"), Warn, "overlayfs", "docs/images/erofs.md"},
 	} {
 		got, ok := erofsLayers(t.Context(), c.release, c.d)
 		if !ok || got.State != c.state || !strings.Contains(got.Found, c.says) || !strings.Contains(got.Do, c.advise) ||

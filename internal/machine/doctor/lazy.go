@@ -21,7 +21,7 @@ import (
 func lazyPulls(ctx context.Context, address, fuse string) []Check {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	c := Check{Name: "lazy pulling", Group: Images, For: "imagePull: {mode: Lazy} (docs/images.md)"}
+	c := Check{Name: "lazy pulling", Group: Images, For: "imagePull: {mode: Lazy} (docs/images/lazy.md)"}
 	client, err := containerd.New(address, containerd.WithTimeout(checkTimeout))
 	if err != nil {
 		return []Check{c.skipped(err.Error())}
@@ -50,7 +50,7 @@ func (c Check) judgeLazy(ctx context.Context, address, fuse string, exports map[
 		return c.warn("no " + fuse)
 	}
 	if exports == nil {
-		c.Do = "only for services with that mode: add the plugin to containerd's configuration, as docs/images.md says"
+		c.Do = "only for services with that mode: add the plugin to containerd's configuration, as docs/images/lazy.md says"
 		return c.warn(fmt.Sprintf("containerd at %s has no plugin %s", address, v1alpha1.LazyRuntime))
 	}
 	socket := strings.TrimPrefix(exports["address"], "unix://")
@@ -72,7 +72,8 @@ func lazyPods(ctx context.Context, client *containerd.Client, exports map[string
 	if err != nil {
 		return nil
 	}
-	c := Check{Name: "lazy pulling of pods", Group: Images, For: "imagePull: {mode: Lazy} on Kubernetes (docs/images.md)"}
+	c := Check{Name: "lazy pulling of pods", Group: Images,
+		For: "imagePull: {mode: Lazy} on Kubernetes (docs/images/lazy-kubernetes.md)"}
 	handlers := make([]string, 0, len(st.GetRuntimeHandlers()))
 	for _, h := range st.GetRuntimeHandlers() {
 		handlers = append(handlers, h.GetName())
@@ -82,8 +83,8 @@ func lazyPods(ctx context.Context, client *containerd.Client, exports map[string
 
 // judgeLazyPods checks the handlers of containerd's CRI plugin and its configuration of the snapshotter.
 func (c Check) judgeLazyPods(handlers []string, exports map[string]string) Check {
-	const where = "only for services with that mode: add %s to containerd's configuration, as docs/images.md says " +
-		"(Lazy pulling on Kubernetes), and restart containerd"
+	const where = "only for services with that mode: add %s to containerd's configuration, as " +
+		"docs/images/lazy-kubernetes.md says, and restart containerd"
 	switch {
 	case !slices.Contains(handlers, v1alpha1.LazyRuntime):
 		c.Do = fmt.Sprintf(where, "the runtime "+v1alpha1.LazyRuntime)

@@ -32,7 +32,7 @@ const (
 	ReasonNotLazy = "NotLazy"
 )
 
-const lazyAdvice = "set it up as docs/images.md says (Lazy pulling on Kubernetes), or remove the node's label " +
+const lazyAdvice = "set it up as docs/images/lazy-kubernetes.md says, or remove the node's label " +
 	v1alpha1.LabelLazy
 
 // LazyReady returns an ImageError that says why this node cannot pull lazily; nil if it can.

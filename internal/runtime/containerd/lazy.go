@@ -83,7 +83,7 @@ func (l *lazyPlugin) find(ctx context.Context) (string, error) {
 			return strings.TrimPrefix(address, "unix://"), nil
 		}
 	}
-	return "", fmt.Errorf("containerd has no plugin %s: see docs/images.md, or run wangell doctor", lazySnapshotter)
+	return "", fmt.Errorf("containerd has no plugin %s: see docs/images/lazy.md, or run wangell doctor", lazySnapshotter)
 }
 
 // inUse returns the socket of the plugin if it was used; empty if not.
