@@ -189,7 +189,7 @@ func get(t testing.TB, c *http.Client, at netip.AddrPort) (int, string) {
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		r, err := c.Get(fmt.Sprintf("http://%s/", at))
 		if err != nil {
-			if time.Since(begin) < time.Minute && strings.Contains(err.Error(), "refused") {
+			if time.Since(begin) < 3*time.Minute && strings.Contains(err.Error(), "refused") {
 				continue
 			}
 			t.Fatal(err)

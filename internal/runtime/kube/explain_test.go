@@ -27,6 +27,16 @@ func (w *world) says(o *corev1.Pod, kind, reason, message string) {
 	}
 }
 
+// untilTrouble waits until this is the last trouble of a service.
+func (w *world) untilTrouble(reason string) {
+	w.t.Helper()
+	w.until("trouble: "+reason, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.trouble) > 0 && w.trouble[len(w.trouble)-1].Reason == reason
+	})
+}
+
 // A wake ends as soon as kubelet says that it cannot start the pod, long before the wake's timeout.
 func TestMissingConfigMapEndsTheStart(t *testing.T) {
 	w := newWorld(t, 0)
@@ -58,11 +68,7 @@ func TestWarningsOfKubeletAreTold(t *testing.T) {
 	if got := get(w, told); got != want {
 		t.Errorf("told %q, want %q", got, want)
 	}
-	w.mu.Lock()
-	if n := len(w.trouble); n == 0 || w.trouble[n-1].Reason != want {
-		t.Errorf("trouble %+v", w.trouble)
-	}
-	w.mu.Unlock()
+	w.untilTrouble(want)
 	cancel()
 	if got := get(w, out); got.err == nil {
 		t.Error("the start has not ended")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -74,6 +75,7 @@ func newWorldWith(t *testing.T, replicas int32, change func(*appsv1.Deployment),
 }
 
 func (w *world) open() {
+	before := len(w.client.Actions())
 	r, err := Open(w.t.Context(), Config{Client: w.client, ThroughDeployment: !w.direct,
 		Trouble: func(_ v1alpha1.Key, t Trouble) {
 			w.mu.Lock()
@@ -84,6 +86,13 @@ func (w *world) open() {
 		w.t.Fatal(err)
 	}
 	w.r = r
+	// Tests add reactors, which must not happen during a request.
+	w.until("pods that pull images were listed", func() bool {
+		return slices.ContainsFunc(w.client.Actions()[before:], func(a clienttesting.Action) bool {
+			list, ok := a.(clienttesting.ListAction)
+			return ok && list.GetListRestrictions().Labels.String() == v1alpha1.LabelPulls
+		})
+	})
 }
 
 // deployment returns the Deployment of the service app.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/base/backoff"
 	"wangell.loutres.me/internal/images/imageref"
 	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/runtime"
@@ -30,35 +33,105 @@ const neverThere = "never-started-only-pulls-the-image"
 // errPodGone is the error of a pull whose pod was deleted by somebody else.
 var errPodGone = errors.New("the pod that pulls it was deleted")
 
+// pulls are the pods that pull images.
+type pulls struct {
+	mu sync.Mutex
+	// under are the names of pods whose pull is under way, with their namespaces: each is there before its pod exists.
+	under map[string]bool
+	left  chan struct{} // holds a value if a pod may be left that no pull of this controller needs
+}
+
+func newPulls() *pulls {
+	p := &pulls{under: map[string]bool{}, left: make(chan struct{}, 1)}
+	p.remain() // those of an earlier controller
+	return p
+}
+
+// begin says that a pod of this name will pull an image, until the returned function is called.
+func (p *pulls) begin(name string) (end func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.under[name] = true
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.under, name)
+	}
+}
+
+// underway reports whether a pod of this name pulls an image.
+func (p *pulls) underway(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.under[name]
+}
+
+// remain says that a pod may be left.
+func (p *pulls) remain() {
+	select {
+	case p.left <- struct{}{}:
+	default:
+	}
+}
+
 // PullImage implements runtime.Cluster: it creates a pod on the node that never starts a container, waits until kubelet
-// has pulled its image, or says why not, and deletes it.
+// has pulled its image, or says why not, and deletes it. A pod that cannot be deleted, or whose creation the API
+// server has not answered, is deleted later, by this controller or the next.
 func (r *Runtime) PullImage(ctx context.Context, pull runtime.ImagePull) error {
 	key := v1alpha1.KeyOf(pull.Service)
 	id := ident{key, pull.Service.Namespace, pull.Service.Name}
-	if err := r.sweepPulls(ctx); err != nil {
-		return err
-	}
-	pod, err := r.api.create(ctx, id, pullPod(pull))
+	wanted := pullPod(pull)
+	end := r.pulls.begin(wanted.Namespace + "/" + wanted.Name)
+	pod, err := r.api.create(ctx, id, wanted)
 	if err != nil {
+		end()
+		if errors.Is(err, runtime.ErrUnavailable) {
+			time.AfterFunc(requestTimeout, r.pulls.remain) // the API server may still be at work
+		}
 		return err
 	}
 	err = r.awaitPull(ctx, pod)
 	// Even if ctx has ended, but not if another controller leads by now, which sweeps by itself.
 	_, deleteErr := r.api.deletePod(context.WithoutCancel(ctx), id, pod.Name, string(pod.UID), new(int64))
+	end()
 	if deleteErr != nil && !errors.Is(deleteErr, errRetired) {
-		r.log.Warn("a pod that has pulled an image remains until its service is deleted or another controller leads",
+		r.log.Warn("a pod that has pulled an image remains; trying again",
 			"pod", pod.Namespace+"/"+pod.Name, "error", deleteErr)
+		r.pulls.remain()
 	}
 	return err
 }
 
-// sweepPulls deletes, before the first pull, the pods that an earlier controller has left.
-func (r *Runtime) sweepPulls(ctx context.Context) error {
-	r.pulls.Lock()
-	defer r.pulls.Unlock()
-	if r.pulls.swept {
-		return nil
+// sweepPulls deletes the pods that are left of pulls, those of an earlier controller first, until writing ends.
+func (r *Runtime) sweepPulls() {
+	stopped := r.api.writes.Done()
+	for {
+		select {
+		case <-r.pulls.left:
+		case <-stopped:
+			return
+		}
+		for pause := time.Duration(0); ; {
+			err := r.sweepPullsOnce(r.api.writes)
+			if r.api.writes.Err() != nil {
+				return
+			}
+			if err == nil {
+				break
+			}
+			r.log.Warn("pods that have pulled images remain; trying again", "error", err)
+			pause = backoff.Next(pause, firstRetry, lastResizeRetry)
+			select {
+			case <-time.After(pause):
+			case <-stopped:
+				return
+			}
+		}
 	}
+}
+
+// sweepPullsOnce deletes the pods that no pull of this controller needs.
+func (r *Runtime) sweepPullsOnce(ctx context.Context) error {
 	listing, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	list, err := r.cfg.Client.CoreV1().Pods(r.cfg.Namespace).List(listing, metav1.ListOptions{
@@ -67,16 +140,18 @@ func (r *Runtime) sweepPulls(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list pods that pull images: %w", err)
 	}
+	var errs []error
 	for i := range list.Items {
 		o := &list.Items[i]
+		if r.pulls.underway(o.Namespace + "/" + o.Name) {
+			continue
+		}
 		name := o.Labels[v1alpha1.LabelPulls]
 		id := ident{v1alpha1.Key(o.Namespace + "/" + name), o.Namespace, name}
-		if _, err := r.api.deletePod(ctx, id, o.Name, string(o.UID), new(int64)); err != nil {
-			return err
-		}
+		_, err := r.api.deletePod(ctx, id, o.Name, string(o.UID), new(int64))
+		errs = append(errs, err)
 	}
-	r.pulls.swept = true
-	return nil
+	return errors.Join(errs...)
 }
 
 // awaitPull waits until kubelet has pulled the image of a pod or says why not.
@@ -187,7 +262,7 @@ func pullPod(pull runtime.ImagePull) *corev1.Pod {
 	no, yes, now := false, true, int64(0)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.Namespace, GenerateName: s.Name + "-pulls-image-",
+			Namespace: s.Namespace, Name: randomName(s.Name + "-pulls-image-"),
 			Labels: map[string]string{v1alpha1.LabelPulls: s.Name}, Annotations: annotations,
 		},
 		Spec: corev1.PodSpec{

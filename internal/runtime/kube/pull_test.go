@@ -6,26 +6,18 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/runtime"
 )
-
-// pullWorld is a world in which kubelet says the same of each pod that pulls an image, once it exists.
-func pullWorld(t *testing.T, existing ...*corev1.Pod) *world {
-	w := newWorld(t, 0)
-	for _, o := range existing {
-		if _, err := w.client.CoreV1().Pods(o.Namespace).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return w
-}
 
 // pulling returns the pods that pull images.
 func (w *world) pulling() []corev1.Pod {
@@ -58,9 +50,6 @@ func (w *world) pull(ctx context.Context, kubelet func(*corev1.Pod)) error {
 	var err error
 	w.until("the pull ends", func() bool {
 		for _, o := range w.pulling() {
-			if o.Name == "left" {
-				continue
-			}
 			kubelet(&o)
 			_, _ = w.client.CoreV1().Pods(o.Namespace).Update(context.Background(), &o, metav1.UpdateOptions{})
 		}
@@ -82,13 +71,9 @@ func waits(reason, message string) func(*corev1.Pod) {
 	}
 }
 
-// The pod has what kubelet needs to log in, and starts nothing. It is gone afterwards, as are those of an earlier
-// controller; others stay.
+// The pod has what kubelet needs to log in, and starts nothing. It is gone afterwards.
 func TestAPodPullsAnImageAndIsDeleted(t *testing.T) {
-	left := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "left", UID: "l",
-		Labels: map[string]string{v1alpha1.LabelPulls: "gone"}}}
-	foreign := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "foreign", UID: "f"}}
-	w := pullWorld(t, left, foreign)
+	w := newWorld(t, 0)
 	var pod corev1.Pod
 	if err := w.pull(t.Context(), func(o *corev1.Pod) {
 		pod = *o.DeepCopy()
@@ -98,9 +83,6 @@ func TestAPodPullsAnImageAndIsDeleted(t *testing.T) {
 	}
 	if got := w.pulling(); len(got) > 0 {
 		t.Errorf("left: %v", got)
-	}
-	if _, err := w.client.CoreV1().Pods("other").Get(t.Context(), "foreign", metav1.GetOptions{}); err != nil {
-		t.Error(err)
 	}
 	s := pod.Spec
 	if s.NodeName != "n1" || s.ServiceAccountName != "account" || len(s.ImagePullSecrets) != 2 ||
@@ -115,8 +97,45 @@ func TestAPodPullsAnImageAndIsDeleted(t *testing.T) {
 	}
 }
 
+// A controller deletes the pods that an earlier one has left, even if it pulls nothing itself. Others stay.
+func TestPodsOfAnEarlierControllersPullsAreDeleted(t *testing.T) {
+	w := newWorld(t, 0,
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "left", UID: "l",
+			Labels: map[string]string{v1alpha1.LabelPulls: "gone"}}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "foreign", UID: "f"}})
+	w.until("the pod is gone", func() bool { return len(w.pulling()) == 0 })
+	if _, err := w.client.CoreV1().Pods("other").Get(t.Context(), "foreign", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A pod that could not be deleted is deleted later, while those of pulls under way stay.
+func TestPodsOfPullsAreDeletedOnceTheyCanBe(t *testing.T) {
+	w := newWorld(t, 0)
+	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "other", UID: "o",
+		Labels: map[string]string{v1alpha1.LabelPulls: "other"}}}
+	defer w.r.pulls.begin("other/other")()
+	if _, err := w.client.CoreV1().Pods("other").Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var refusals atomic.Int32
+	w.client.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, apiruntime.Object, error) {
+		return refusals.Add(1) <= 3, nil, errors.New("etcdserver: request timed out")
+	})
+	if err := w.pull(t.Context(), waits("CreateContainerConfigError", "container x not found")); err != nil {
+		t.Fatal(err)
+	}
+	w.until("only the other pull's pod is left", func() bool {
+		left := w.pulling()
+		return len(left) == 1 && left[0].Name == "other"
+	})
+	if n := refusals.Load(); n < 4 {
+		t.Errorf("%d deletions were tried", n)
+	}
+}
+
 func TestAFailedPullByKubeletNamesSecretAndRegistry(t *testing.T) {
-	w := pullWorld(t)
+	w := newWorld(t, 0)
 	for _, c := range []struct {
 		kubelet      func(*corev1.Pod)
 		reason, want string
@@ -143,7 +162,7 @@ func TestAFailedPullByKubeletNamesSecretAndRegistry(t *testing.T) {
 }
 
 func TestAPullByKubeletEndsWithItsContext(t *testing.T) {
-	w := pullWorld(t)
+	w := newWorld(t, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	if err := w.pull(ctx, func(o *corev1.Pod) { waits("ContainerCreating", "")(o); cancel() }); !errors.Is(err,
 		context.Canceled) {

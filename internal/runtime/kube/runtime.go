@@ -42,7 +42,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 		resizes:       workqueue.NewTypedDelayingQueue[string](),
 		resizeBackoff: workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastResizeRetry),
 		services:      map[v1alpha1.Key]*service{}, byUID: map[string]*pod{}, changed: make(chan struct{}),
-		explaining: make(chan struct{}, maxExplaining),
+		explaining: make(chan struct{}, maxExplaining), pulls: newPulls(),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	writes, endWrites := context.WithCancel(r.ctx)
@@ -52,6 +52,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	}
 	r.workers.Go(r.maintain) // only now: until ReplicaSets are listed, a Deployment seems to have none
 	r.workers.Go(r.reserve)
+	r.workers.Go(r.sweepPulls)
 	return r, nil
 }
 

@@ -199,7 +199,7 @@ func TestStartFailsWhenTheImageCannotBePulled(t *testing.T) {
 func TestStartSaysWhyAPodIsUnschedulable(t *testing.T) {
 	w := newWorld(t, 0)
 	s := w.service()
-	s.Spec.WakeTimeout = 1
+	s.Spec.WakeTimeout = 3
 	out := w.startOf(t.Context(), s, runtime.StartHooks{})
 	w.apiPod(func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
@@ -207,14 +207,14 @@ func TestStartSaysWhyAPodIsUnschedulable(t *testing.T) {
 	})
 	got := get(w, out)
 	if got.err == nil || errors.Is(got.err, runtime.ErrUnavailable) ||
-		got.err.Error() != "service default/app: waited 900ms: no node takes pod app-1: 0/1 nodes are available" {
+		got.err.Error() != "service default/app: waited 2.7s: no node takes pod app-1: 0/1 nodes are available" {
 		t.Errorf("got %v", got.err)
 	}
-	w.mu.Lock()
-	if len(w.trouble) != 2 || !w.trouble[0].Unschedulable || w.trouble[1] != (Trouble{}) {
-		t.Errorf("reported %+v", w.trouble)
-	}
-	w.mu.Unlock()
+	w.until("the trouble and its end are reported", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.trouble) == 2 && w.trouble[0].Unschedulable && w.trouble[1] == Trouble{}
+	})
 	w.until("the replica is taken back", func() bool { return w.writes() == "[1 0]" })
 }
 

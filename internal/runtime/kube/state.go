@@ -49,7 +49,7 @@ type Runtime struct {
 	// images.
 	hostnames map[string]string
 	preferred map[v1alpha1.Key][]string
-	pulls     pulls
+	pulls     *pulls
 	resizing  resizing
 	gone      tombstones
 	ended     endedLogs
@@ -60,12 +60,6 @@ type Runtime struct {
 	changed     chan struct{} // closed and replaced when any observation changes
 	closed      bool
 	retired     bool // writing has ended
-}
-
-// pulls remembers that pods of an earlier controller that pull images were deleted.
-type pulls struct {
-	sync.Mutex
-	swept bool
 }
 
 // ensureService returns the service with this key, which may be new. The lock is held.

@@ -45,9 +45,18 @@ func directPod(d *appsv1.Deployment, hash string) *corev1.Pod {
 func directName(pod *corev1.Pod, k int) string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s%d", pod.GenerateName, k)
-	const suffix, limit = 5, 63 // a pod's name is its host name
-	base := pod.GenerateName[:min(len(pod.GenerateName), limit-suffix)]
-	return base + rand.SafeEncodeString(fmt.Sprintf("%010d", h.Sum32()))[10-suffix:]
+	return nameWith(pod.GenerateName, rand.SafeEncodeString(fmt.Sprintf("%010d", h.Sum32()))[10-nameSuffix:])
+}
+
+// randomName returns a name such as the API server generates from a prefix.
+func randomName(prefix string) string { return nameWith(prefix, rand.String(nameSuffix)) }
+
+// nameSuffix is how many characters follow the prefix of a pod's name.
+const nameSuffix = 5
+
+// nameWith returns prefix, shortened if necessary, and suffix: a pod's name is its host name, of at most 63 characters.
+func nameWith(prefix, suffix string) string {
+	return prefix[:min(len(prefix), 63-len(suffix))] + suffix
 }
 
 // adopterOf returns the ReplicaSet that adopts direct pods. The Deployment recognizes it as its own if its template is
