@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -245,12 +246,16 @@ func TestPodWhoseAnswerWasLostIsFound(t *testing.T) {
 	t.Parallel()
 	w := newDirectWorld(t, nil)
 	pod, s := directPod(w.deploymentNow(), "hash"), &service{ident: ident{"default/app", "default", "app"}}
+	if err := w.r.Close(); err != nil { // it would delete pods that nobody wants
+		t.Fatal(err)
+	}
+	api := requests{client: w.client, log: slog.New(slog.DiscardHandler), writes: t.Context()}
 	create := func(known ...string) (string, error) {
 		of := map[string]bool{}
 		for _, uid := range known {
 			of[uid] = true
 		}
-		return w.r.api.createDirect(t.Context(), s.ident, pod, s.directNames(pod, of), of)
+		return api.createDirect(t.Context(), s.ident, pod, s.directNames(pod, of), of)
 	}
 	w.mu.Lock()
 	w.unanswered = true
