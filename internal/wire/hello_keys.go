@@ -5,9 +5,10 @@ package wire
 import (
 	"crypto/cipher"
 	"fmt"
-	"hash/maphash"
 	"net/netip"
 	"time"
+
+	"wangell.loutres.me/internal/base/quota"
 )
 
 // A HELLO names a node, whose key takes two derivations. Those of nodes that have proved themselves are kept: then a
@@ -16,15 +17,15 @@ import (
 const (
 	// maxHelloKeys is the number of nodes whose keys are kept.
 	maxHelloKeys = maxPeers
-	// sourceHellos and sourceHelloPause are how many HELLOs of unknown nodes one source may send at once, and the pause
-	// between them in the long run. Addresses that share an entry of helloSources share this. All daemons of a test may be
-	// at one address.
-	sourceHellos     = 2048
-	sourceHelloPause = 20 * time.Millisecond
-	helloSources     = 1024
-	// allHellos and allHelloPause limit those of all sources together: 10,000 in a second are about 5 % of a core.
-	allHellos     = 2 * maxPeers
-	allHelloPause = 100 * time.Microsecond
+	// helloSources is the number of buckets for sources.
+	helloSources = 1024
+)
+
+var (
+	// sourceHellos limits the HELLOs of unknown nodes from one source. All daemons of a test may be at one address.
+	sourceHellos = quota.Rate{Burst: 2048, Pause: 20 * time.Millisecond}
+	// allHellos limits those of all sources together: 10,000 in a second are about 5 % of a core.
+	allHellos = quota.Rate{Burst: 2 * maxPeers, Pause: 100 * time.Microsecond}
 )
 
 // errStrangers is the reason for dropping a HELLO of a node that is not known.
@@ -47,13 +48,14 @@ func newHelloKey(master Key, node string) *helloKey {
 type helloKeys struct {
 	master  Key
 	known   map[string]*helloKey // by node
-	seed    maphash.Seed
-	sources [helloSources]allowance
-	all     allowance
+	unknown *quota.Sources
 }
 
 func newHelloKeys(master Key) *helloKeys {
-	return &helloKeys{master: master, known: map[string]*helloKey{}, seed: maphash.MakeSeed()}
+	return &helloKeys{
+		master: master, known: map[string]*helloKey{},
+		unknown: quota.NewSources(helloSources, sourceHellos, allHellos),
+	}
 }
 
 // open opens a HELLO that came from an address, and overwrites d. It fails with errLimit, before it derives anything,
@@ -66,7 +68,7 @@ func (k *helloKeys) open(d []byte, from netip.Addr, now time.Time) (h hello, key
 	if known := k.known[string(name)]; known != nil {
 		return openHelloWith(d, known)
 	}
-	if !k.source(from).take(now, sourceHellos, sourceHelloPause) || !k.all.take(now, allHellos, allHelloPause) {
+	if !k.unknown.Take(from, now) {
 		return h, key, errStrangers
 	}
 	node, err := helloNode(d)
@@ -89,23 +91,4 @@ func (k *helloKeys) keep(node string, key *helloKey) {
 		}
 	}
 	k.known[node] = key
-}
-
-// source returns the allowance of an address. Which addresses share one cannot be foretold.
-func (k *helloKeys) source(a netip.Addr) *allowance {
-	b := a.As16()
-	return &k.sources[maphash.Bytes(k.seed, b[:])%helloSources]
-}
-
-// allowance limits how often something happens. The zero value is untouched.
-type allowance struct{ spent int64 } // until when it is spent, in Unix nanoseconds
-
-// take reports whether it may happen once more: burst times at once, and after that once in each pause.
-func (a *allowance) take(now time.Time, burst int, pause time.Duration) bool {
-	at := max(a.spent, now.UnixNano())
-	if at-now.UnixNano() > int64(burst-1)*int64(pause) {
-		return false
-	}
-	a.spent = at + int64(pause)
-	return true
 }

@@ -24,7 +24,7 @@ func sealed(node, key string) []byte { return newHelloOf(node).seal(testKey.ForN
 func TestStrangersDoNotKeepNodesOut(t *testing.T) {
 	stranger, honest := netip.MustParseAddr("192.0.2.66"), netip.MustParseAddr("192.0.2.1")
 	k := newHelloKeys(testKey)
-	for k.source(stranger) == k.source(honest) {
+	for k.unknown.Share(stranger, honest) {
 		k = newHelloKeys(testKey) // they would share what one source may do
 	}
 	now := time.Unix(1e9, 0)
@@ -43,15 +43,15 @@ func TestStrangersDoNotKeepNodesOut(t *testing.T) {
 		}
 		return count
 	}
-	if n := derived(func(int) netip.Addr { return stranger }, 4*sourceHellos); n != sourceHellos {
-		t.Errorf("%d keys were derived for one source, want %d", n, sourceHellos)
+	if n := derived(func(int) netip.Addr { return stranger }, 4*sourceHellos.Burst); n != sourceHellos.Burst {
+		t.Errorf("%d keys were derived for one source, want %d", n, sourceHellos.Burst)
 	}
 	if _, _, err := k.open(sealed("new", "new"), honest, now); err != nil {
 		t.Errorf("a new node at another address: %v", err)
 	}
 	anywhere := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
-	if n := derived(anywhere, 4*allHellos); n > allHellos {
-		t.Errorf("%d keys were derived for all sources, want at most %d", n, allHellos)
+	if n := derived(anywhere, 4*allHellos.Burst); n > allHellos.Burst {
+		t.Errorf("%d keys were derived for all sources, want at most %d", n, allHellos.Burst)
 	}
 	for _, node := range []string{"known", "new"} {
 		if h, key, err := k.open(sealed(node, node), stranger, now); err != nil || h.node != node ||
@@ -63,7 +63,7 @@ func TestStrangersDoNotKeepNodesOut(t *testing.T) {
 		}
 	}
 	// The allowance comes back.
-	now = now.Add(allHellos * allHelloPause)
+	now = now.Add(time.Duration(allHellos.Burst) * allHellos.Pause)
 	if _, _, err := k.open(sealed("newer", "newer"), honest, now); err != nil {
 		t.Errorf("a new node after the flood: %v", err)
 	}

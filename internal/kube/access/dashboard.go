@@ -5,6 +5,8 @@ package access
 import (
 	"net/http"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+
 	"wangell.loutres.me/internal/show/dashboard"
 	"wangell.loutres.me/internal/show/httpapi"
 )
@@ -18,6 +20,14 @@ func (s *Server) dashboard(actions bool) http.Handler {
 			return
 		}
 		b := s.boards.of(services, s.newDashboard)
+		if r.URL.Path == dashboard.StreamPath {
+			user, ok := r.Context().Value(userKey{}).(*authenticationv1.UserInfo)
+			if !ok || !s.streams.Take(user.Username) {
+				httpapi.Refuse(w, errLimit)
+				return
+			}
+			defer s.streams.Give(user.Username)
+		}
 		if actions {
 			b.actions.ServeHTTP(w, r)
 		} else {

@@ -26,8 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"golang.org/x/time/rate"
-
+	"wangell.loutres.me/internal/base/quota"
+	"wangell.loutres.me/internal/kube/tunnel"
 	"wangell.loutres.me/internal/show/httpapi"
 )
 
@@ -55,8 +55,9 @@ var errLimit = &httpapi.Error{
 type identities struct {
 	api kubernetes.Interface
 	now func() time.Time
-	// reviews bounds the load that strangers cause on the API server.
-	reviews *rate.Limiter
+	// clients and peers bound the load that strangers cause on the API server: by the client that a tunnel names, and by
+	// the address that has connected.
+	clients, peers *quota.Sources
 
 	tokens cache[[sha256.Size]byte, *authenticationv1.UserInfo]
 
@@ -77,7 +78,7 @@ func (i *identities) of(r *http.Request) (*authenticationv1.UserInfo, error) {
 		if !ok || token == "" || len(token) > maxToken {
 			return nil, unauthorized("want a bearer token of at most %d bytes", maxToken)
 		}
-		return i.ofToken(r.Context(), token)
+		return i.ofToken(r.Context(), token, r.RemoteAddr)
 	}
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		return i.ofCertificate(r.Context(), r.TLS.PeerCertificates)
@@ -85,11 +86,12 @@ func (i *identities) of(r *http.Request) (*authenticationv1.UserInfo, error) {
 	return nil, unauthorized("no bearer token and no client certificate: the kubeconfig must have one of them")
 }
 
-// ofToken asks the API server for the user of a token.
-func (i *identities) ofToken(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
+// ofToken asks the API server for the user of a token that came from an address.
+func (i *identities) ofToken(ctx context.Context, token, remote string) (*authenticationv1.UserInfo, error) {
 	sum := sha256.Sum256([]byte(token))
 	user, err := i.tokens.get(sum, i.now(), func() (*authenticationv1.UserInfo, error) {
-		if !i.reviews.Allow() {
+		client, peer := tunnel.Origin(remote)
+		if now := i.now(); !i.clients.Take(client, now) || !i.peers.Take(peer, now) {
 			return nil, errLimit
 		}
 		review, err := i.api.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{

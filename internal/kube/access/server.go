@@ -5,27 +5,37 @@ package access
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
-	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 
-	"golang.org/x/time/rate"
-
+	"wangell.loutres.me/internal/base/quota"
 	"wangell.loutres.me/internal/show/httpapi"
 )
 
 // Limits of the load that users can cause.
 const (
-	maxOfUser      = 32 // requests of one user at a time, streams among them
-	headerTimeout  = 10 * time.Second
-	idleTimeout    = 2 * time.Minute
-	maxHeader      = 32 << 10
-	maxBody        = 64 << 10
-	reviewsPerSec  = 20 // of tokens
-	reviewsAtFirst = 100
+	maxOfUser     = 32 // requests of one user at a time, streams among them
+	maxBoards     = 8  // dashboards of one user, of the 64 that there may be
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 32 << 10
+	maxBody       = 64 << 10
 )
+
+// Limits of the TokenReviews that strangers can cause: of a client, which the API server names without proof; of the
+// address that has connected, which is the API server's for people; and of all. One stranger leaves others half of what
+// all may have.
+var (
+	clientReviews = quota.Rate{Burst: 25, Pause: time.Second / 5}
+	peerReviews   = quota.Rate{Burst: 100, Pause: time.Second / 20}
+	allReviews    = quota.Rate{Burst: 200, Pause: time.Second / 40}
+)
+
+// sources is the number of buckets for addresses.
+const sources = 1024
 
 // Server serves the API to people.
 type Server struct {
@@ -36,8 +46,7 @@ type Server struct {
 	// recheckEvery is the interval at which the user of a lasting request is checked again.
 	recheckEvery time.Duration
 
-	mu   sync.Mutex
-	busy map[string]int // requests, by user
+	requests, streams *quota.Slots[string] // by user
 
 	boards boards
 }
@@ -45,9 +54,12 @@ type Server struct {
 // New returns a server.
 func New(cfg Config) *Server {
 	return &Server{
-		cfg: cfg, busy: map[string]int{}, recheckEvery: time.Minute,
+		cfg: cfg, recheckEvery: time.Minute,
+		requests: quota.NewSlots[string](maxOfUser, math.MaxInt), streams: quota.NewSlots[string](maxBoards, math.MaxInt),
 		identities: identities{
-			api: cfg.API, now: time.Now, reviews: rate.NewLimiter(reviewsPerSec, reviewsAtFirst),
+			api: cfg.API, now: time.Now,
+			clients: quota.NewSources(sources, clientReviews, quota.Rate{}),
+			peers:   quota.NewSources(sources, peerReviews, allReviews),
 		},
 		rights: rights{api: cfg.API, now: time.Now},
 	}
@@ -61,7 +73,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		user, err := s.identities.of(r)
-		if err == nil && !s.begin(user.Username) {
+		if err == nil && !s.requests.Take(user.Username) {
 			err = errLimit
 		}
 		if err != nil {
@@ -69,7 +81,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			httpapi.Refuse(w, err)
 			return
 		}
-		defer s.end(user.Username)
+		defer s.requests.Give(user.Username)
 		ctx, cancel := context.WithCancel(context.WithValue(r.Context(), userKey{}, user))
 		defer cancel()
 		defer s.recheck(r, cancel)()
@@ -129,23 +141,4 @@ func (s *Server) services(r *http.Request) (httpapi.Services, error) {
 		return nil, err // not a nil *scoped
 	}
 	return scope, nil
-}
-
-// begin reports whether a user may have another request. end ends it.
-func (s *Server) begin(user string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.busy[user] >= maxOfUser {
-		return false
-	}
-	s.busy[user]++
-	return true
-}
-
-func (s *Server) end(user string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.busy[user]--; s.busy[user] == 0 {
-		delete(s.busy, user)
-	}
 }

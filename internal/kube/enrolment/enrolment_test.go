@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -227,54 +226,15 @@ func TestOtherRequestsAreRefused(t *testing.T) {
 
 func TestOneAddressCannotAskAllTheTime(t *testing.T) {
 	begin := time.Now()
-	s := serveAt(t, func() time.Time { return begin }) // a busy machine may take longer than reviewPause
-	for range reviewBurst {
+	s := serveAt(t, func() time.Time { return begin }) // a busy machine may take longer than requests.Pause
+	for range requests.Burst {
 		if _, err := Ask(t.Context(), s.at, "node-1", "forged"); err == nil {
 			t.Fatal("accepted")
 		}
 	}
 	_, err := Ask(t.Context(), s.at, "node-1", "node-1.token")
-	if err == nil || !strings.Contains(err.Error(), "429") || s.count(t, resultToken) != reviewBurst {
+	if err == nil || !strings.Contains(err.Error(), "429") || s.count(t, resultToken) != requests.Burst {
 		t.Errorf("%v; %d looked at", err, s.count(t, resultToken))
-	}
-}
-
-func TestSourcesAreLimited(t *testing.T) {
-	var s sources
-	now := time.Now()
-	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	for range maxOfSource {
-		if !s.connect(a, now) {
-			t.Fatal("refused")
-		}
-	}
-	if s.connect(a, now) || !s.connect(b, now) {
-		t.Error("the limit of an address does not hold, or it holds for others")
-	}
-	s.disconnect(a)
-	if !s.connect(a, now) {
-		t.Error("a closed connection counts")
-	}
-	for range reviewBurst {
-		if !s.ask(a, now) {
-			t.Fatal("refused")
-		}
-	}
-	if s.ask(a, now) || !s.ask(b, now) || s.ask(a, now.Add(reviewPause/2)) || !s.ask(a, now.Add(reviewPause)) ||
-		s.ask(a, now.Add(reviewPause)) {
-		t.Error("the limit of requests does not hold, or it holds for others")
-	}
-	// Many addresses: those that matter are not forgotten, and memory is limited.
-	at := netip.MustParseAddr("10.0.0.0")
-	for range 2 * maxSources {
-		at = at.Next()
-		s.ask(at, now)
-	}
-	if len(s.known) > maxSources || s.ask(a, now.Add(reviewPause)) {
-		t.Errorf("%d addresses are known", len(s.known))
-	}
-	if !s.ask(at.Next(), now.Add(time.Hour)) || len(s.known) > 10 {
-		t.Errorf("%d addresses are known after an hour", len(s.known))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"wangell.loutres.me/internal/base/quota"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -38,8 +39,8 @@ type Server struct {
 	// Results counts requests by their result (NewResults).
 	Results *prometheus.CounterVec
 
-	now     func() time.Time // time.Now unless a test has set it before Serve
-	sources sources
+	now    func() time.Time // time.Now unless a test has set it before Serve
+	limits limits
 
 	mu     sync.Mutex
 	logged time.Time // the last refusal
@@ -74,6 +75,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.limits = newLimits()
 	srv := &http.Server{
 		Handler:     http.HandlerFunc(s.handle),
 		ReadTimeout: requestTimeout, WriteTimeout: answerTimeout, MaxHeaderBytes: 4 << 10,
@@ -83,7 +85,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	srv.SetKeepAlivesEnabled(false)
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
-	err := srv.Serve(tls.NewListener(listener{l, &s.sources}, &tls.Config{
+	err := srv.Serve(tls.NewListener(quota.Listener{Listener: l, Slots: s.limits.connections}, &tls.Config{
 		Certificates: []tls.Certificate{s.Certificate}, MinVersion: tls.VersionTLS13,
 	}))
 	if ctx.Err() != nil {
@@ -124,7 +126,7 @@ var (
 
 // enrol returns the keys of the node of a request's token. claimed is the node that the request names.
 func (s *Server) enrol(r *http.Request) (keys *Keys, claimed string, err error) {
-	if !s.sources.ask(addressOf(r.RemoteAddr), s.now()) {
+	if !s.limits.requests.Take(quota.Address(r.RemoteAddr), s.now()) {
 		return nil, "", errBusy
 	}
 	q, err := readRequest(r.Body)

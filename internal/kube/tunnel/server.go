@@ -15,15 +15,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
+	"wangell.loutres.me/internal/base/quota"
 )
 
-const (
-	// maxConnections bounds connections that are not a tunnel yet, maxTunnels the tunnels.
-	maxConnections = 256
-	maxTunnels     = 256
-	requestTimeout = 5 * time.Second
-)
+const requestTimeout = 5 * time.Second
 
 // Server accepts tunnels. It is the net.Listener of the tunnels that end here.
 type Server struct {
@@ -32,6 +27,7 @@ type Server struct {
 	Log    *slog.Logger
 
 	once   sync.Once
+	limits limits
 	conns  chan net.Conn
 	closed chan struct{}
 
@@ -43,6 +39,7 @@ type Server struct {
 func (s *Server) init() {
 	s.once.Do(func() {
 		s.conns, s.closed, s.open = make(chan net.Conn), make(chan struct{}), map[net.Conn]struct{}{}
+		s.limits = newLimits()
 	})
 }
 
@@ -61,7 +58,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	srv.SetKeepAlivesEnabled(false)
 	defer s.Close()
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
-	err := srv.Serve(netutil.LimitListener(l, maxConnections+maxTunnels))
+	err := srv.Serve(quota.Listener{Listener: l, Slots: s.limits.connections})
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -122,15 +119,24 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
+	from := originOf(r)
+	if !s.limits.take(from) {
+		http.Error(w, "too many people are connected, or too many from here: try again later",
+			http.StatusServiceUnavailable)
+		return
+	}
+	release := sync.OnceFunc(func() { s.limits.give(from) })
 	var onward net.Conn
 	if leader != "" {
-		if onward, err = forward(r.Context(), leader); err != nil {
+		if onward, err = forward(r.Context(), leader, from); err != nil {
+			release()
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
 		}
 	}
-	conn, ok := s.hijack(w)
+	conn, ok := s.hijack(w, from, release)
 	if !ok {
+		release()
 		if onward != nil {
 			_ = onward.Close()
 		}
@@ -147,21 +153,14 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// hijack turns a request into a tunnel.
-func (s *Server) hijack(w http.ResponseWriter) (net.Conn, bool) {
-	s.mu.Lock()
-	full := len(s.open) >= maxTunnels
-	s.mu.Unlock()
-	if full {
-		http.Error(w, "too many people are connected: try again later", http.StatusServiceUnavailable)
-		return nil, false
-	}
+// hijack turns a request into a tunnel, which calls release when it is closed. Without one it has answered.
+func (s *Server) hijack(w http.ResponseWriter, from origin, release func()) (net.Conn, bool) {
 	raw, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return nil, false
 	}
-	c := &tunnelled{Conn: raw, s: s}
+	c := &tunnelled{Conn: raw, s: s, from: from, release: release}
 	s.mu.Lock()
 	s.open[c] = struct{}{}
 	s.mu.Unlock()
@@ -184,12 +183,18 @@ func (s *Server) hijack(w http.ResponseWriter) (net.Conn, bool) {
 // tunnelled is a tunnel, which counts until it is closed.
 type tunnelled struct {
 	net.Conn
-	s *Server
+	s       *Server
+	from    origin
+	release func()
 }
+
+// RemoteAddr implements net.Conn. Origin reads it.
+func (c *tunnelled) RemoteAddr() net.Addr { return c.from }
 
 // Close implements net.Conn.
 func (c *tunnelled) Close() error {
 	err := c.Conn.Close()
+	c.release()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	delete(c.s.open, c)
@@ -202,8 +207,8 @@ func (c *tunnelled) CloseWrite() error {
 	return nil
 }
 
-// forward begins a tunnel to another server.
-func forward(ctx context.Context, addr string) (net.Conn, error) {
+// forward begins a tunnel of a client to another server.
+func forward(ctx context.Context, addr string, from origin) (net.Conn, error) {
 	failed := func(err error) (net.Conn, error) {
 		return nil, fmt.Errorf("the leading controller (%s) cannot be reached: %w", addr, err)
 	}
@@ -219,6 +224,7 @@ func forward(ctx context.Context, addr string) (net.Conn, error) {
 	}
 	ask(r.Header)
 	r.Header.Set(forwarded, "1")
+	r.Header.Set(forwardedFor, from.client.String())
 	if err := r.Write(conn); err != nil {
 		_ = conn.Close()
 		return failed(err)

@@ -46,6 +46,9 @@ type Dashboard struct {
 	renewEvery time.Duration // the interval at which the scope of a stream is renewed
 }
 
+// StreamPath is where a browser gets the stream. Each reader of it is one of the browsers that may watch at a time.
+const StreamPath = "/api/stream"
+
 // renewEvery is the interval at which the scope of a stream is renewed.
 const renewEvery = time.Minute
 

@@ -48,7 +48,7 @@ func (d *Dashboard) Handler(actions bool) http.Handler {
 	with("GET /api/about", func(w http.ResponseWriter, _ *http.Request, s Scope) {
 		answer(w, About{d.cfg.Version, actions, s.Everything()}, nil)
 	})
-	with("GET /api/stream", d.stream)
+	with("GET "+StreamPath, d.stream)
 	with("GET /api/gates", d.gates)
 	with("GET /api/connections", d.connections)
 	if actions {
