@@ -28,6 +28,8 @@ const (
 	EventTableAlmostFull EventReason = "TableAlmostFull"
 	// EventImageNotReady: no node has the service's images, and they cannot be pulled.
 	EventImageNotReady EventReason = "ImageNotReady"
+	// EventVolumesNotKept: the image declares volumes that are lost with each pod.
+	EventVolumesNotKept EventReason = "VolumesNotKept"
 	// EventProblem: anything else worth a warning.
 	EventProblem EventReason = "Problem"
 )
@@ -53,5 +55,6 @@ var EventReasons = map[EventReason]EventDescription{
 	EventWakesLimited:    {true, "Connect"},
 	EventTableAlmostFull: {true, "Connect"},
 	EventImageNotReady:   {true, "Pull"},
+	EventVolumesNotKept:  {true, "Mount"},
 	EventProblem:         {true, "Run"},
 }

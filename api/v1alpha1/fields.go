@@ -57,6 +57,7 @@ var specTable = []struct {
 	{"EnvFrom", makesPod | ofContainer | inTemplate | ofRevisions},
 	{"Layer", makesPod | inTemplate | ofRevisions},
 	{"Config", makesPod},
+	{"ImageVolumes", makesPod | inTemplate | ofRevisions},
 
 	// These make no pod, so their order has no meaning.
 	{"ImagePullPolicy", ofContainer | inTemplate},

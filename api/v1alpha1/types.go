@@ -139,6 +139,12 @@ type WangellServiceSpec struct {
 	// VolumeMounts mounts volumes into the container's file system.
 	// +optional
 	VolumeMounts []corev1.VolumeMount `json:"volumeMounts,omitempty"`
+	// ImageVolumes says what becomes of the folders that the images declare as volumes (VOLUME) and at which nothing is
+	// mounted: Keep makes each a persistent volume of the service, with the image's files to begin with; Discard has each
+	// pod begin with the image's files. Default: Keep if at most one pod runs at a time; on Kubernetes always Discard.
+	// +optional
+	// +kubebuilder:validation:Enum=Keep;Discard
+	ImageVolumes ImageVolumes `json:"imageVolumes,omitempty"`
 	// Layer says what the containers may write into their own layers. Default: as much as they like.
 	// +optional
 	Layer *Layer `json:"layer,omitempty"`

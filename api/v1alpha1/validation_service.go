@@ -75,6 +75,7 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("sleep", "prepared"), "remove it", "is not available on Kubernetes: only on one machine")
 	}
 	errs.persistentOnCluster(spec.Volumes)
+	errs.imageVolumesOnCluster(spec)
 	switch {
 	case spec.SplitsTraffic():
 	case spec.Template != nil:
@@ -124,6 +125,7 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 	e.oneOf(specPath.Child("imagePullPolicy"), string(s.ImagePullPolicy),
 		string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
 	e.imagePull(s)
+	e.imageVolumes(s)
 	e.oneOf(specPath.Child("sessionAffinity"), string(s.SessionAffinity),
 		string(corev1.ServiceAffinityNone), string(corev1.ServiceAffinityClientIP))
 	e.oneOf(specPath.Child("wakeProof"), string(s.WakeProof),

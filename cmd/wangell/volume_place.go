@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/machine/instance"
 	"wangell.loutres.me/internal/machine/volume"
 	"wangell.loutres.me/internal/show/cli"
@@ -82,6 +83,12 @@ func (p *volumePlace) unused(ctx context.Context, list []volume.Info) error {
 		return err
 	}
 	for _, s := range services {
+		k := string(v1alpha1.KeyOf(&s.Service))
+		ofImage := func(v volume.Info) bool { return v.Service == k && v.OfImage(s.Service.Name) }
+		if i := slices.IndexFunc(list, ofImage); i >= 0 {
+			return fmt.Errorf("volume %s: service %s has it, because its image declares it: remove the service first, or add "+
+				"--force", list[i].ID(), k)
+		}
 		for _, has := range s.Service.Spec.PersistentVolumes() {
 			id := volume.IDOf(&s.Service, has)
 			if slices.ContainsFunc(list, func(v volume.Info) bool { return v.ID() == id }) {

@@ -168,6 +168,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		cluster:  cluster, began: time.Now(),
 	}
 	e.preparer.pulling = func(w *wanted, pull *status.Pull) { c.loop.post(func() { e.imagePulling(w, pull) }) }
+	e.preparer.volumes = func(w *wanted, kept []string) { c.loop.post(func() { e.volumesFound(w, kept) }) }
 	e.preparer.done = func(w *wanted, reason string) { c.loop.post(func() { e.imagePrepared(w, reason) }) }
 	e.daemons = &daemons{
 		loop: c.loop, events: c.events, peers: map[uint64]wire.Peer{},

@@ -194,6 +194,20 @@ func (e *engine) imagePrepared(w *wanted, reason string) {
 	}
 }
 
+// volumesFound records the volumes of its images that a service keeps. If there are any, no two of its pods may run: a
+// pod that is there already ends before the next one starts.
+func (e *engine) volumesFound(w *wanted, kept []string) {
+	s := e.table.services[w.key]
+	if s == nil || s.wanted != w || slices.Equal(w.volumes, kept) {
+		return
+	}
+	single := s.lifecycle(false).Single
+	w.volumes = kept
+	if spec := s.lifecycle(false); spec.Single != single && !s.machine.Deleted() {
+		e.step(s, lifecycle.SpecChanged{Spec: spec, Restart: spec.Single && len(s.pods) > 1})
+	}
+}
+
 // newGeneration returns a number above all generations published so far, by earlier controllers as well: the time.
 // Their clocks may have differed, so daemons forget generations when they connect to another controller.
 func (e *engine) newGeneration() uint64 {

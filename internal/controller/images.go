@@ -84,6 +84,8 @@ type preparer struct {
 	pulling func(*wanted, *status.Pull)
 	// done is called with the reason why the image of a service could not be fetched; empty if it is present.
 	done func(w *wanted, reason string)
+	// volumes is called with the volumes of its images that a service keeps.
+	volumes func(w *wanted, kept []string)
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -206,8 +208,29 @@ func (p *preparer) prepare(ctx context.Context, w *wanted) error {
 	if reported.Load() {
 		p.pulling(w, nil)
 	}
-	if err == nil {
-		w.prepared.Store(true)
+	if err != nil {
+		return err
 	}
-	return err
+	if err := p.findVolumes(ctx, w); err != nil {
+		return err
+	}
+	w.prepared.Store(true)
+	return nil
+}
+
+// findVolumes finds out which volumes the images of a service declare.
+func (p *preparer) findVolumes(ctx context.Context, w *wanted) error {
+	keeper, ok := p.runtime.(runtime.ImageVolumeKeeper)
+	if !ok {
+		return nil
+	}
+	v, err := keeper.ImageVolumes(ctx, w.spec)
+	if err != nil {
+		return err
+	}
+	if text := w.spec.Spec.UnkeptVolumes(v.Lost, false); text != "" {
+		p.events.report(w.key, v1alpha1.EventVolumesNotKept, status.SeverityWarning, text)
+	}
+	p.volumes(w, v.Kept)
+	return nil
 }

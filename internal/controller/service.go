@@ -125,7 +125,7 @@ func (s *service) message() string {
 			name += " on " + p.node
 		}
 	}
-	volume := s.spec.Spec.SharedVolume()
+	volume := s.sharedVolume()
 	if volume == "" {
 		return fmt.Sprintf("waits for %s to end: updateStrategy is Recreate", name)
 	}
@@ -140,7 +140,7 @@ func (s *service) lost() string {
 		return ""
 	}
 	does := "run"
-	if volume := s.spec.Spec.SharedVolume(); volume != "" {
+	if volume := s.sharedVolume(); volume != "" {
 		does = fmt.Sprintf("write volume %q", volume)
 	}
 	return fmt.Sprintf("node %s does not answer, and pod %s may still %s there: no other starts beside it. Once the "+

@@ -13,6 +13,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -209,5 +210,58 @@ func TestWriterOnALostNodeIsNeverJoined(t *testing.T) {
 			st := w.status("a")
 			return st.Serving == 1 && len(st.Pods) == 1 && st.Pods[0].Node == node && st.Lost == ""
 		})
+	}
+}
+
+// keepingRuntime is a runtime whose images declare a volume that services keep.
+type keepingRuntime struct{ *fakeRuntime }
+
+// ImageVolumes implements runtime.ImageVolumeKeeper.
+func (keepingRuntime) ImageVolumes(_ context.Context, s *v1alpha1.WangellService) (v runtime.ImageVolumes, err error) {
+	if s.Spec.KeepsImageVolumes() {
+		v.Kept = []string{"/data"}
+	} else {
+		v.Lost = []string{"/data"}
+	}
+	return v, nil
+}
+
+// What pods write to the volumes of their image is kept, so the pod before ends before the next one starts: when the
+// service wakes, and when its manifest changes.
+func TestPodsThatKeepVolumesOfTheirImageHaveOneWriter(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) { cfg.Runtime = keepingRuntime{cfg.Runtime.(*fakeRuntime)} })
+	alone(w)
+	stopping, gone := stopsSlowly(w)
+	w.apply(newService("a"))
+	a := w.warm("a")
+	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) { s.Args = []string{"-v"} }))
+	<-stopping
+	w.d.syn(a)
+	const want = `waits for pod a-1 on n1 to end: it may still write volume "/data"`
+	w.until("the wait is told", func() bool { return w.status("a").Service.Status.Message == want })
+	if _, started, _ := w.rt.state(); len(started) != 1 {
+		t.Errorf("started %v", started)
+	}
+	close(gone)
+	w.until("the next pod serves", func() bool { return w.d.pods(a) == " serving" })
+}
+
+// Without volumes that are kept, the next pod starts beside the one before, and a warning names what is lost.
+func TestVolumesOfAnImageThatAreLostAreSaid(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) { cfg.Runtime = keepingRuntime{cfg.Runtime.(*fakeRuntime)} })
+	events := w.c.Subscribe(t.Context())
+	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) { s.MaxReplicas = 2 }),
+		newService("b", func(s *v1alpha1.WangellServiceSpec) { s.ImageVolumes = v1alpha1.ImageVolumesDiscard }))
+	w.warm("b")
+	var said []status.Event
+	for len(said) == 0 {
+		if e := <-events; e.Reason == v1alpha1.EventVolumesNotKept {
+			said = append(said, e)
+		}
+	}
+	const want = "what it writes to /data is lost when a pod ends: the image declares it as a volume, but maxReplicas " +
+		"is above 1, so that two pods could write to it: mount a volume there, or write imageVolumes: Discard"
+	if e := said[0]; e.Service != "default/a" || e.Text != want || e.Severity != status.SeverityWarning {
+		t.Errorf("event %+v", e)
 	}
 }

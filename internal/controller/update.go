@@ -269,6 +269,7 @@ func (u *updater) change(w *wanted) {
 	u.upserts = append(u.upserts, w.entry())
 	s.sleep.is(s.asleep(), monotime.Now(), requestsOf(&s.spec.Spec))
 	old := s.wanted
+	w.volumes = old.volumes // until those of another image are known
 	s.wanted = w
 	e.table.unroute(old, w)
 	if w.splits() != old.splits() {

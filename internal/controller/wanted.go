@@ -58,6 +58,8 @@ type wanted struct {
 	history string                 // Service.History
 	// prepared is set once the runtime has the image.
 	prepared atomic.Bool
+	// volumes are those of the images that the service keeps, once they are known. It belongs to the loop.
+	volumes []string
 }
 
 // with returns the wanted with another value of through.
@@ -149,7 +151,7 @@ func (w *wanted) lifecycle(rolls bool) lifecycle.Spec {
 		IdleTimeout: time.Duration(w.idleSeconds()) * time.Second, FreezeAfter: w.freezeAfter(),
 		FreezeWhenBusy: s.Sleep != nil && s.Sleep.FreezeWhenBusy,
 		Min:            int(s.MinReplicas), Max: int(s.MaxReplicas),
-		Single: s.Strategy() == v1alpha1.UpdateRecreate, Volume: s.SharedVolume(),
+		Single: s.Strategy() == v1alpha1.UpdateRecreate || w.keepsVolumes(), Volume: w.sharedVolume(),
 	}
 	spec.Rolls = rolls && !spec.Single
 	if s.DrainTimeout != nil {
@@ -159,6 +161,17 @@ func (w *wanted) lifecycle(rolls bool) lifecycle.Spec {
 		spec.BurstPerPod = int(s.Scaling.BurstPerPod)
 	}
 	return spec
+}
+
+// keepsVolumes reports whether the service keeps volumes of its images, as far as is known. No two pods may run then.
+func (w *wanted) keepsVolumes() bool { return len(w.volumes) > 0 && w.spec.Spec.KeepsImageVolumes() }
+
+// sharedVolume names a volume that two pods of the service would both write to; empty if there is none.
+func (w *wanted) sharedVolume() string {
+	if name := w.spec.Spec.SharedVolume(); name != "" || !w.keepsVolumes() {
+		return name
+	}
+	return w.volumes[0]
 }
 
 // readiness returns the probes of the service's pods for their home nodes; empty if pods are ready once they listen.

@@ -57,6 +57,8 @@ type Spec struct {
 	User string
 	// WorkingDir is the working directory of the process. Empty: /.
 	WorkingDir string
+	// Volumes are folders whose content should outlive containers.
+	Volumes []string
 	// StopSignal is the signal that stops the process, such as "SIGQUIT". Empty: SIGTERM.
 	StopSignal string
 	// Platform is "os/architecture". Empty: Linux on this machine's architecture.
@@ -106,6 +108,12 @@ func Build(s Spec) (v1.Image, error) {
 			config.Config.ExposedPorts = map[string]struct{}{}
 		}
 		config.Config.ExposedPorts[p] = struct{}{}
+	}
+	for _, v := range s.Volumes {
+		if config.Config.Volumes == nil {
+			config.Config.Volumes = map[string]struct{}{}
+		}
+		config.Config.Volumes[v] = struct{}{}
 	}
 	return mutate.ConfigFile(img, config)
 }

@@ -155,6 +155,7 @@ func (t *translation) translate(name string) *v1alpha1.WangellService {
 		ObjectMeta: metav1.ObjectMeta{Name: label(name), Namespace: t.options.Namespace},
 		Spec:       t.spec,
 	}
+	t.layer()
 	if s.Name != name {
 		t.assumed("name", "becomes %s, by which other services must call it", s.Name)
 	}

@@ -164,8 +164,9 @@ func TestComposeFileBecomesManifests(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 	wantNotes(t, notes, "port 443 is not served", "services.db.expose: port 5432 is assumed",
-		"/dev/shm has 64 MiB", "data is the volume shop.data")
-	if len(notes) != 4 {
+		"/dev/shm has 64 MiB", "data is the volume shop.data",
+		"services.db.image: files that it writes are lost when it sleeps")
+	if len(notes) != 5 {
 		t.Errorf("notes: %q", notes)
 	}
 	// wangell up takes what was written.
@@ -470,7 +471,7 @@ func TestPortsArePublishedAtTheAddressOfTheProject(t *testing.T) {
 		{`["[::1]:6379:6379", "127.0.0.1:6379:6379"]`, "127.0.0.1", "::1 is not an IPv4 address"},
 	} {
 		got, notes, err := translate(t, map[string]string{
-			"compose.yaml": "services:\n  a: {image: 'example.com/aa:1', ports: " + c.ports + "}\n",
+			"compose.yaml": "services:\n  a: {read_only: true, image: 'example.com/aa:1', ports: " + c.ports + "}\n",
 		}, "compose.yaml")
 		if err != nil {
 			t.Errorf("%s: %v", c.ports, err)
@@ -499,4 +500,19 @@ services:
 	if err != nil || strings.Count(got, "hostPort: 80") != 2 {
 		t.Errorf("one port at two addresses: %v\n%s", err, got)
 	}
+}
+
+// Compose keeps volumes without a name with the container of the service.
+func TestVolumesWithoutANameAreKept(t *testing.T) {
+	got, notes, err := translate(t, map[string]string{"compose.yaml": "name: shop\nservices:\n" +
+		"  db: {image: postgres:16, volumes: [/var/lib/postgresql/data, /logs]}\n"}, "compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"name: shop.db.image.logs\n", "name: shop.db.image.var-lib-postgresql-data\n"} {
+		if !strings.Contains(got, "persistent:\n      "+want) {
+			t.Errorf("no volume %q in\n%s", want, got)
+		}
+	}
+	wantNotes(t, notes, "/logs is the volume shop.db.image.logs: it begins empty")
 }

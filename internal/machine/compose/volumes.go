@@ -46,6 +46,15 @@ func memory(size int64) corev1.VolumeSource {
 	return corev1.VolumeSource{EmptyDir: e}
 }
 
+// layer says what becomes of the files that Compose keeps in a container that is stopped.
+func (t *translation) layer() {
+	if t.service.ReadOnly {
+		return
+	}
+	t.assumed("image", "files that it writes are lost when it sleeps, except in its volumes and in those that the image "+
+		"declares (VOLUME), which are kept")
+}
+
 // volumes translates folders of the machine, named volumes and file systems in memory.
 func (t *translation) volumes() {
 	for _, v := range t.service.Volumes {
@@ -65,8 +74,7 @@ func (t *translation) volumes() {
 			}
 			t.mount(v.Target, v.ReadOnly, hostPath(v.Source, kind))
 		case v.Type == types.VolumeTypeVolume && v.Source == "":
-			t.assumed("volumes", "%s has no name: its files end with the pod", v.Target)
-			t.mount(v.Target, v.ReadOnly, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+			t.anonymous(v)
 		case v.Type == types.VolumeTypeVolume:
 			t.named(v)
 		case v.Type == types.VolumeTypeTmpfs:
@@ -103,6 +111,14 @@ func (t *translation) named(v types.ServiceVolumeConfig) {
 	t.add(v.Target, v.ReadOnly, v1alpha1.Volume{Persistent: &v1alpha1.PersistentVolume{
 		Name: name, Shared: t.users(v.Source) > 1,
 	}})
+}
+
+// anonymous mounts a volume without a name. Compose keeps it for the service as well.
+func (t *translation) anonymous(v types.ServiceVolumeConfig) {
+	name := v1alpha1.ImageVolumeName(label(t.project.Name)+"."+label(t.service.Name), "", filepath.Clean("/"+v.Target))
+	t.assumed("volumes", "%s is the volume %s: it begins empty, without the files that the image has there", v.Target,
+		name)
+	t.add(v.Target, v.ReadOnly, v1alpha1.Volume{Persistent: &v1alpha1.PersistentVolume{Name: name}})
 }
 
 // users returns how many services mount a named volume.

@@ -25,6 +25,9 @@ type Want struct {
 	Service string
 	// UID and GID own a volume that is made.
 	UID, GID int
+	// Fill makes the folder that pods see of a volume that is made, in place of an empty one, with its content. It may
+	// be nil.
+	Fill func(dir string) error
 }
 
 // Hold ensures that a volume exists and is mounted until the pod releases it. The pod's folder must exist. While the
@@ -41,7 +44,7 @@ func (s *Store) hold(ctx context.Context, pod string, w Want) error {
 	lock, r, err := v.lockRecord(ctx)
 	for errors.Is(err, ErrNotFound) {
 		record := Record{Namespace: w.Namespace, Name: w.Name, SizeBytes: w.SizeBytes, Service: w.Service}
-		if err := s.make(ctx, record, w.UID, w.GID); err != nil {
+		if err := s.make(ctx, record, w); err != nil {
 			return err
 		}
 		lock, r, err = v.lockRecord(ctx)

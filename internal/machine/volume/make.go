@@ -20,13 +20,21 @@ import (
 	"wangell.loutres.me/internal/base/text"
 )
 
-// make makes the volume of a record, owned by a user, unless it exists by now.
-func (s *Store) make(ctx context.Context, r Record, uid, gid int) error {
+// make makes the volume of a record as it is wanted, unless it exists by now.
+func (s *Store) make(ctx context.Context, r Record, w Want) error {
 	return s.put(r, func(v place, r Record) error {
 		if err := v.build(ctx, r.SizeBytes); err != nil {
 			return err
 		}
-		return v.mounted(r, func() error { return makeData(v.data(), uid, gid) })
+		return v.mounted(r, func() error {
+			if w.Fill == nil {
+				return makeData(v.data(), w.UID, w.GID)
+			}
+			if err := w.Fill(v.data()); err != nil {
+				return err
+			}
+			return syncFiles(v.fs()) // before it has its name
+		})
 	})
 }
 
@@ -79,6 +87,15 @@ func syncDir(dir string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// syncFiles writes all files of the file system of a folder to disk.
+func syncFiles(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
 func newSerial() string {

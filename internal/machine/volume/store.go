@@ -77,6 +77,10 @@ type Record struct {
 // ID returns the volume's name.
 func (r Record) ID() ID { return ID{r.Namespace, r.Name} }
 
+// OfImage reports whether the volume is there because an image of a service declares it; see
+// v1alpha1.ImageVolumeName.
+func (r Record) OfImage(service string) bool { return strings.HasPrefix(r.Name, service+".image.") }
+
 // Info is a volume and the pods that hold it.
 type Info struct {
 	Record

@@ -133,7 +133,7 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 	}
 	_, name := k.Split()
 	members := r.membersOf(id)
-	p := &pod{net: n, snapshotter: labels[labelSnapshotter],
+	p := &pod{net: n, snapshotter: labels[labelSnapshotter], keeps: labels[labelKeeps] != "",
 		cgroup: r.cfg.containerCgroup(id, name, len(members) == 0), Pod: runtime.Pod{
 			ID: id, Service: k, SpecHash: labels[labelSpecHash], Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
 			Started: started, ImageDigest: labels[labelImageDigest], Cgroup: r.cfg.podCgroup(id),

@@ -241,6 +241,7 @@ const (
 	labelImageDigest = "wangell.loutres.me/image-digest"
 	labelSnapshotter = "wangell.loutres.me/snapshotter" // only in what instanceContainers returns
 	labelStopSignal  = "wangell.loutres.me/stop-signal"
+	labelKeeps       = "wangell.loutres.me/keeps"    // the pod holds volumes of its images
 	labelPrepared    = "wangell.loutres.me/prepared" // its first process waits before it becomes the program
 	// Labels of containers beside the main one.
 	labelPod       = "wangell.loutres.me/pod"

@@ -33,6 +33,12 @@ func (r *Runtime) createFor(ctx context.Context, s *v1alpha1.WangellService, inf
 		id: newPodID(k), service: k, hash: v1alpha1.Hash(&s.Spec), image: info,
 		stopSignal: cmp.Or(s.Spec.StopSignal, info.config.StopSignal),
 	}
+	if s.Spec.KeepsImageVolumes() {
+		var err error
+		if c.kept, err = r.volumesOfImages(ctx, s, info); err != nil {
+			return nil, err
+		}
+	}
 	if err := r.fillContainer(ctx, s, info, c, prepared); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 		defer cancel()
@@ -60,8 +66,11 @@ func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService,
 	if prepared {
 		record.Labels[labelPrepared] = "true"
 	}
+	if len(c.kept) > 0 {
+		record.Labels[labelKeeps] = "true"
+	}
 	spec, mounts, err := r.createRecord(ctx, s, info, &record,
-		home{pod: c.id, cgroup: r.cfg.containerCgroup(c.id, s.Name, alone(s)), prepared: prepared})
+		home{pod: c.id, cgroup: r.cfg.containerCgroup(c.id, s.Name, alone(s)), prepared: prepared, kept: c.kept})
 	if err != nil {
 		return err
 	}
@@ -113,31 +122,32 @@ func (r *Runtime) ensureMembers(ctx context.Context, s *v1alpha1.WangellService,
 }
 
 // createMembers creates the records and snapshots of the containers beside the main one. On error the caller cleans up.
-func (r *Runtime) createMembers(ctx context.Context, s *v1alpha1.WangellService, pod string) error {
+func (r *Runtime) createMembers(ctx context.Context, s *v1alpha1.WangellService, c *container) error {
 	for i := range s.Spec.InitContainers {
 		kind := kindInit
 		if s.Spec.InitContainers[i].IsSidecar() {
 			kind = kindSidecar
 		}
-		if err := r.createMember(ctx, s, &s.Spec.InitContainers[i], pod, kind); err != nil {
+		if err := r.createMember(ctx, s, &s.Spec.InitContainers[i], c, kind); err != nil {
 			return err
 		}
 	}
 	for i := range s.Spec.Containers {
-		if err := r.createMember(ctx, s, &s.Spec.Containers[i], pod, kindContainer); err != nil {
+		if err := r.createMember(ctx, s, &s.Spec.Containers[i], c, kindContainer); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Runtime) createMember(ctx context.Context, s *v1alpha1.WangellService, of *v1alpha1.Container, pod,
+func (r *Runtime) createMember(ctx context.Context, s *v1alpha1.WangellService, of *v1alpha1.Container, c *container,
 	kind string) error {
 	own := s.Alone(of)
 	info, err := r.images.ensure(ctx, own, nil)
 	if err != nil {
 		return fmt.Errorf("container %q: %w", of.Name, err)
 	}
+	pod := c.id
 	m := newMember(pod, v1alpha1.KeyOf(s), of.Name, kind)
 	r.note(m)
 	record := containers.Container{ID: m.id, Labels: m.labels(r.cfg.Instance)}
@@ -145,7 +155,7 @@ func (r *Runtime) createMember(ctx context.Context, s *v1alpha1.WangellService, 
 		record.Labels[labelStopSignal] = info.config.StopSignal
 	}
 	_, _, err = r.createRecord(ctx, own, info, &record, home{pod: pod,
-		cgroup: r.cfg.containerCgroup(pod, m.name, false)})
+		cgroup: r.cfg.containerCgroup(pod, m.name, false), container: m.name, kept: c.kept})
 	if err != nil {
 		return fmt.Errorf("create container %q: %w", of.Name, explainFull(err))
 	}

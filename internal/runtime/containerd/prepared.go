@@ -211,7 +211,7 @@ func (r *Runtime) fillPrepared(ctx context.Context, s *v1alpha1.WangellService, 
 	if err = r.connect(ctx, s, c, p.pod); err != nil {
 		return err
 	}
-	if err = r.createMembers(ctx, s, c.id); err != nil {
+	if err = r.createMembers(ctx, s, c); err != nil {
 		return err
 	}
 	if p.pid, err = r.createTask(ctx, c.id, c.rootfs, r.cfg.logFile(c.service)); err != nil {

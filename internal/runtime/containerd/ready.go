@@ -22,6 +22,8 @@ type container struct {
 	stopSignal string
 	// uid and gid are the IDs of its process; new persistent volumes belong to them.
 	uid, gid int
+	// kept are the volumes of the images that outlive the pod.
+	kept []imageVolume
 }
 
 // readyContainers records which services should have a ready container, and which have one. It is guarded by
@@ -203,7 +205,7 @@ func (r *Runtime) staleReady(s *v1alpha1.WangellService, info imageInfo) []*cont
 	defer r.mu.Unlock()
 	return r.ready.drop(func(c *container) bool {
 		if c.service == k {
-			return c.hash != hash || c.image.digest != info.digest
+			return c.hash != hash || c.image.digest != info.digest || len(c.kept) > 0 && !s.Spec.KeepsImageVolumes()
 		}
 		return r.ready.index(c.service) < 0
 	})

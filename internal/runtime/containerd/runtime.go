@@ -116,6 +116,8 @@ type pod struct {
 	// snapshotter has its layer. If that is lazySnapshotter, lost says why its files are gone.
 	snapshotter string
 	lost        string
+	// keeps is set if it holds volumes of its images, which no other pod may hold at the same time.
+	keeps bool
 	// exited is set once its process has exited and the Exit was delivered.
 	exited bool
 	// logBegin is the size of the service's log file when the pod was started.

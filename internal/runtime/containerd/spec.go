@@ -44,7 +44,8 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 	if err != nil {
 		return nil, err
 	}
-	mounts := append(scratchMounts(&s.Spec), volumes...)
+	// Those of the image come before those of the manifest, which may lie in them.
+	mounts := slices.Concat(scratchMounts(&s.Spec), r.keptMounts(at.kept, at.container), volumes)
 	env := s.Spec.Environment()
 	args := arguments(s, info, env)
 	if len(args) == 0 {
@@ -253,4 +254,7 @@ func withResources(res corev1.ResourceRequirements) oci.SpecOpts {
 type home struct {
 	pod, cgroup string
 	prepared    bool
+	// container is its name if it is not the main one, and kept has the volumes of images that the pod keeps.
+	container string
+	kept      []imageVolume
 }

@@ -55,10 +55,10 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 	go warmCgroups(r.ownCgroup, warm)
 	defer close(warm)
 	return r.settle(ctx, s, c.id, func() (runtime.Pod, error) {
-		if err := r.createMembers(ctx, s, c.id); err != nil {
+		if err := r.createMembers(ctx, s, c); err != nil {
 			return runtime.Pod{}, err
 		}
-		if err := r.awaitAlone(ctx, s); err != nil {
+		if err := r.awaitAlone(ctx, s, len(c.kept) > 0); err != nil {
 			return runtime.Pod{}, err
 		}
 		return r.launch(ctx, s, c, hooks, phase)
@@ -160,7 +160,7 @@ func (r *Runtime) newPod(s *v1alpha1.WangellService, c *container) (*pod, error)
 			names.Detach(n.Name)
 		}
 	}
-	return &pod{net: n, logBegin: fileSize(r.cfg.logFile(c.service)), image: c.image,
+	return &pod{net: n, keeps: len(c.kept) > 0, logBegin: fileSize(r.cfg.logFile(c.service)), image: c.image,
 		snapshotter: c.image.snapshotter, cgroup: r.cfg.containerCgroup(c.id, s.Name, alone(s)),
 		Pod: runtime.Pod{
 			ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,

@@ -176,7 +176,7 @@ func (r *Runtime) makeVolumes(ctx context.Context, s *v1alpha1.WangellService, c
 			return fmt.Errorf("volume %q: %w", v.Name, err)
 		}
 	}
-	return nil
+	return r.holdKept(ctx, c)
 }
 
 // checkHostPath checks a path of the host, and creates it for the types that ask for it, following
@@ -227,14 +227,11 @@ func checkHostPath(h *corev1.HostPathVolumeSource) error {
 const aloneEvery = 20 * time.Millisecond
 
 // awaitAlone waits until the service's pods are gone without remains if its strategy is Recreate, for example because
-// two at once could write to one volume. It also removes the remains of failed starts, because the keeper waits for
-// starts to end.
-func (r *Runtime) awaitAlone(ctx context.Context, s *v1alpha1.WangellService) error {
-	if s.Spec.Strategy() != v1alpha1.UpdateRecreate {
-		return nil
-	}
+// two at once could write to one volume; if the new pod keeps volumes of its images, until those are that do as well.
+// It also removes the remains of failed starts, because the keeper waits for starts to end.
+func (r *Runtime) awaitAlone(ctx context.Context, s *v1alpha1.WangellService, keeps bool) error {
 	for {
-		id, remains := r.podOf(v1alpha1.KeyOf(s))
+		id, remains := r.rivalOf(s, keeps)
 		if id == "" {
 			return nil
 		}
@@ -255,13 +252,18 @@ func (r *Runtime) awaitAlone(ctx context.Context, s *v1alpha1.WangellService) er
 	}
 }
 
-// podOf returns the ID of a pod of a service, empty if there is none, and whether only remains of a failed start are
-// left.
-func (r *Runtime) podOf(k v1alpha1.Key) (id string, remains bool) {
+// rivalOf returns the ID of a pod beside which no other one of the service may run, empty if there is none, and whether
+// only remains of a failed start are left of it. keeps is whether that other one keeps volumes of its images.
+func (r *Runtime) rivalOf(s *v1alpha1.WangellService, keeps bool) (id string, remains bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.rivalLocked(s, keeps)
+}
+
+func (r *Runtime) rivalLocked(s *v1alpha1.WangellService, keeps bool) (id string, remains bool) {
+	k, single := v1alpha1.KeyOf(s), s.Spec.Strategy() == v1alpha1.UpdateRecreate
 	for id, p := range r.pods {
-		if p.Service == k {
+		if p.Service == k && (single || keeps && p.keeps) {
 			return id, r.garbage[id]
 		}
 	}
@@ -272,12 +274,8 @@ func (r *Runtime) podOf(k v1alpha1.Key) (id string, remains bool) {
 func (r *Runtime) add(s *v1alpha1.WangellService, p *pod) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s.Spec.Strategy() == v1alpha1.UpdateRecreate {
-		for id, other := range r.pods {
-			if other.Service == p.Service {
-				return r.notAlone(s, id, runtime.ErrUnavailable)
-			}
-		}
+	if id, _ := r.rivalLocked(s, p.keeps); id != "" {
+		return r.notAlone(s, id, runtime.ErrUnavailable)
 	}
 	r.pods[p.ID] = p
 	return nil
@@ -285,8 +283,11 @@ func (r *Runtime) add(s *v1alpha1.WangellService, p *pod) error {
 
 func (r *Runtime) notAlone(s *v1alpha1.WangellService, id string, err error) error {
 	volume := s.Spec.SharedVolume()
-	if volume == "" {
+	switch {
+	case volume != "":
+		return fmt.Errorf("pod %s may still write volume %q: %w", id, volume, err)
+	case s.Spec.Strategy() == v1alpha1.UpdateRecreate:
 		return fmt.Errorf("pod %s may still run, and updateStrategy is Recreate: %w", id, err)
 	}
-	return fmt.Errorf("pod %s may still write volume %q: %w", id, volume, err)
+	return fmt.Errorf("pod %s may still write the volumes of the image: %w", id, err)
 }

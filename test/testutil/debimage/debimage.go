@@ -87,6 +87,7 @@ func build(ctx context.Context, r Recipe, cache string) (*Built, error) {
 		files[name] = f
 	}
 	b.Image, err = image.Build(image.Spec{Files: files, Entrypoint: r.Entrypoint, Env: r.Env, User: r.User,
+		Volumes:      r.Volumes,
 		ExposedPorts: ports(r), StopSignal: r.StopSignal})
 	if err != nil {
 		return nil, err

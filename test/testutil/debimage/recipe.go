@@ -28,6 +28,8 @@ type Recipe struct {
 	// Entrypoint is the command. Env holds entries "NAME=value". User is "uid:gid", empty for root.
 	Entrypoint, Env []string
 	User            string
+	// Volumes are folders that the image declares as volumes.
+	Volumes []string `json:",omitempty"`
 	// Port is the TCP port on which the server listens, 0 for none.
 	Port int
 	// StopSignal is the signal that stops the server. Empty: SIGTERM.
