@@ -6,10 +6,10 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/tasks"
 )
 
 // ErrClosed is returned by a controller that has ended.
@@ -90,7 +90,7 @@ func (l *loop) idle() bool { return l.halted || l.retired }
 
 // workers are the goroutines that call the runtime on behalf of the loop.
 type workers struct {
-	group   sync.WaitGroup
+	group   tasks.Group
 	ctx     context.Context // of all work but stops
 	stopCtx context.Context // of stops
 	cancel  context.CancelFunc
@@ -109,7 +109,7 @@ func newWorkers() *workers {
 // stop cancels all work and waits for its end.
 func (w *workers) stop() {
 	w.cancel()
-	w.group.Wait()
+	w.group.Stop()
 }
 
 // deadlines is a heap of the services that wait for a time, the earliest first.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/tasks"
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/node/freezer"
@@ -30,8 +31,8 @@ type daemon struct {
 	started chan struct{} // handlers of the client may run before NewClient has returned
 	ctx     context.Context
 	ready   sync.Once
-	tabled  chan struct{}  // closed when the first table of services has arrived
-	tasks   sync.WaitGroup // goroutines of single services
+	tabled  chan struct{} // closed when the first table of services has arrived
+	tasks   tasks.Group   // goroutines of single services
 
 	// mu may be taken while a service's mu is held, but not the other way round. It guards:
 	mu           sync.Mutex
@@ -267,7 +268,7 @@ func (d *daemon) endTasks() {
 		s.front.endWatch()
 		s.mu.Unlock()
 	}
-	d.tasks.Wait()
+	d.tasks.Stop()
 }
 
 // adopt takes over the services and pods that an earlier daemon left in the gate.

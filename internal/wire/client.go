@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/tasks"
 )
 
 // maxWaiting limits the messages that wait for a session.
@@ -61,7 +62,7 @@ type Client struct {
 	cfg      ClientConfig
 	instance uint64 // start of the client in Unix nanoseconds
 	counters counters
-	group    sync.WaitGroup
+	group    tasks.Group
 	ctx      context.Context
 	cancel   context.CancelFunc
 
@@ -252,7 +253,7 @@ func (c *Client) close(goodbye byte) error {
 	c.cancel()
 	c.stop(ErrClosed, goodbye)
 	c.mu.Unlock()
-	c.group.Wait()
+	c.group.Stop()
 	return nil
 }
 

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"wangell.loutres.me/internal/base/tasks"
 )
 
 // maxPeers limits the sessions of a server.
@@ -66,7 +68,7 @@ type Server struct {
 	cfg      ServerConfig
 	instance uint64 // start of the server in Unix nanoseconds
 	counters counters
-	group    sync.WaitGroup
+	group    tasks.Group
 	drops    dropLog // of the reader
 	hellos   *helloKeys
 	out      *batchWriter
@@ -159,7 +161,7 @@ func (s *Server) Close() error {
 		p.session.end(ErrClosed, goodbyeClosed)
 	}
 	err := s.cfg.Conn.Close()
-	s.group.Wait()
+	s.group.Stop()
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"wangell.loutres.me/internal/base/backoff"
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/tasks"
 )
 
 // DefaultKeepalive is the interval at which a client sends keepalives. A peer is gone after five intervals without a
@@ -65,7 +66,7 @@ type sessionConfig struct {
 	now       func() monotime.Time
 	counters  *counters
 	log       *slog.Logger
-	group     *sync.WaitGroup // waits for the session's goroutine
+	group     *tasks.Group // waits for the session's goroutine
 
 	// joined, work, receive and left run on the session's goroutine: work first and after every poke, then joined, then
 	// receive for each message, finally left. heard runs on the reader's goroutine.

@@ -79,8 +79,8 @@ func (s *session) process(counter uint64, payload []byte) error {
 	for _, f := range after {
 		f()
 	}
-	if first {
-		s.group.Go(s.run)
+	if first && !s.group.Go(s.run) {
+		close(s.finished)
 	}
 	if err == nil {
 		err = problem

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/tasks"
 )
 
 // loneSession returns the server's end of a session, and a function that returns the frames it has sent.
@@ -20,7 +21,7 @@ func loneSession(t *testing.T, receive func(Message), heard func(keepalive)) (s 
 	seals := newSessionSeals(testKey, random{1}, random{2})
 	var mu sync.Mutex
 	var frames []frame
-	group := &sync.WaitGroup{}
+	group := &tasks.Group{}
 	s = newSession(sessionConfig{
 		local: 1, remote: 2, seal: seals.toClient, open: seals.toServer,
 		keepalive: DefaultKeepalive, progress: newProgress(),
@@ -44,7 +45,7 @@ func loneSession(t *testing.T, receive func(Message), heard func(keepalive)) (s 
 	})
 	t.Cleanup(func() {
 		s.end(ErrClosed, goodbyeClosed)
-		group.Wait()
+		group.Stop()
 	})
 	return s, func() []frame {
 		mu.Lock()

@@ -94,9 +94,9 @@ Every command takes --name NAME (default %q) and --dir DIR (default /var/tmp/wan
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() > 0 {
-			os.Exit(exit.ExitCode())
+		var own ownError
+		if errors.As(err, &own) {
+			os.Exit(own.ExitCode())
 		}
 		if !errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(os.Stderr, "cluster:", err)
@@ -297,8 +297,16 @@ func passThrough(ctx context.Context, s *state, program string, args ...string) 
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "PATH="+s.Bin+":"+os.Getenv("PATH"))
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.ExitCode() > 0:
+		return ownError{exit}
+	case err != nil:
 		return fmt.Errorf("%s: %w", strings.Join(append([]string{filepath.Base(program)}, args...), " "), err)
 	}
 	return nil
 }
+
+// ownError is the exit status of a program that has printed what was wrong itself.
+type ownError struct{ *exec.ExitError }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
+	"wangell.loutres.me/internal/base/tasks"
 	"wangell.loutres.me/internal/machine/volume"
 	"wangell.loutres.me/internal/node/freezer"
 	"wangell.loutres.me/internal/runtime"
@@ -44,7 +45,7 @@ type Runtime struct {
 	ending chan runtime.Ending
 	ctx    context.Context // cancelled by Close
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // the goroutines that end with ctx
+	tasks  tasks.Group // the goroutines that end with ctx
 
 	mu       sync.Mutex
 	pods     map[string]*pod
@@ -266,7 +267,7 @@ func (r *Runtime) stopTasks() {
 	if r.cancel != nil {
 		r.cancel()
 	}
-	r.tasks.Wait()
+	r.tasks.Stop()
 }
 
 // letGo closes the resources of this process, and calls the function with the own containerd, if there is one.

@@ -201,7 +201,7 @@ func (r *Runtime) Close() error {
 	r.factory.Shutdown()
 	r.due.ShutDown()
 	r.resizes.ShutDown()
-	r.workers.Wait()
+	r.workers.Stop()
 	r.exits.close()
 	r.appeared.close()
 	r.leaving.close()

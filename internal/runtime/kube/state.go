@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/base/tasks"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -35,7 +36,7 @@ type Runtime struct {
 	endWrites context.CancelFunc
 	// explaining holds an element for each request for the Events of a pod.
 	explaining chan struct{}
-	workers    sync.WaitGroup
+	workers    tasks.Group
 	factory    informers.SharedInformerFactory
 	handlers   []func() error // remove the handlers from the informers
 	due        workqueue.TypedDelayingInterface[v1alpha1.Key]
