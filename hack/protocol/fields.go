@@ -14,7 +14,7 @@ import (
 // A row is a field as it is on the wire.
 type row struct {
 	field, size, kind, meaning string
-	comment                    string // of the field; fields that share one have it once
+	comment                    string // of the field, or in the line that reads it
 }
 
 // fieldKinds are the methods of the decoder that read a field: how the page calls what they read, and its size.
@@ -40,6 +40,12 @@ type reader struct {
 func (s *source) rowsOf(name string) []row {
 	r := &reader{source: s, types: map[string]string{}, notes: map[string]string{}, whole: name}
 	r.function(s.funcs[name+".decode"])
+	for i := range r.rows {
+		w := &r.rows[i]
+		if _, of, ok := strings.Cut(w.field, "number of "); ok && w.meaning == "" {
+			w.meaning = "how many " + of + " follow"
+		}
+	}
 	return r.rows
 }
 
@@ -306,7 +312,7 @@ func (r *reader) decoder(method string, c *ast.CallExpr, of, name string) {
 		}
 		kind[1] = r.length(c.Args[0], of, name)
 	}
-	r.add(of, name, row{size: kind[1], kind: kind[0]})
+	r.add(of, name, row{size: kind[1], kind: kind[0], comment: r.lines[r.line(c.Pos())]})
 }
 
 // length returns the number of bytes that an expression says: a constant, the length of an array, or n.
@@ -336,6 +342,7 @@ func (r *reader) add(of, name string, w row) {
 			comment, t = "", nil
 		}
 		comment = strings.TrimSpace(comment + " " + r.notes[strings.ToLower(name)])
+		comment = strings.TrimSpace(comment + " " + w.comment)
 	}
 	if w.field == "" {
 		w.field = r.path + name
@@ -344,10 +351,10 @@ func (r *reader) add(of, name string, w row) {
 			w.field = strings.TrimSuffix(r.path, ".") // an element that is no struct
 		}
 	}
-	if n := len(r.rows); n == 0 || comment != r.rows[n-1].comment {
-		w.meaning = comment
+	w.meaning, w.comment = comment, comment
+	if first := r.sharing(comment); first != "" {
+		w.meaning = "see " + first
 	}
-	w.comment = comment
 	if e := r.enums[typeName(t)]; t != nil && len(e) > 0 && typeName(t) != "Flag" {
 		w.kind += " " + typeName(t)
 	}
@@ -355,6 +362,16 @@ func (r *reader) add(of, name string, w row) {
 		w.meaning = strings.TrimPrefix(strings.TrimSuffix(w.meaning, ".")+"; present "+r.when, "; ")
 	}
 	r.rows = append(r.rows, w)
+}
+
+// sharing returns the first field with the same comment right ahead of a field; "" if there is none. Fields that are
+// declared together share their comment.
+func (r *reader) sharing(comment string) string {
+	first := ""
+	for i := len(r.rows) - 1; i >= 0 && comment != "" && r.rows[i].comment == comment; i-- {
+		first = r.rows[i].field
+	}
+	return first
 }
 
 // inline reads what a function reads that is called with the decoder.

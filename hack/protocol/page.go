@@ -33,7 +33,7 @@ func (s *source) page() []byte {
 	slices.SortFunc(kinds, func(x, y enum) int { return cmp.Compare(number(x.value), number(y.value)) })
 	unreliable, scoped := s.mentions("reliable"), s.mentions("sessionScoped")
 
-	b.WriteString("| type | message | from | reliable | |\n|---|---|---|---|---|\n")
+	b.WriteString("| type | message | from | reliable | what it says |\n|---|---|---|---|---|\n")
 	used := map[string]bool{}
 	for _, k := range kinds {
 		from, what, _ := strings.Cut(k.comment, ": ")

@@ -76,6 +76,31 @@ func TestSizesAddUpToTheEncodings(t *testing.T) {
 	}
 }
 
+func TestEveryFieldAndValueHasAMeaning(t *testing.T) {
+	page, err := os.ReadFile("../../docs/protocol/messages.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	section, rows := "", 0
+	for line := range strings.Lines(string(page)) {
+		if name, ok := strings.CutPrefix(line, "## "); ok {
+			section = strings.TrimSpace(name)
+		}
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		if len(cells) < 5 || strings.HasPrefix(line, "|---") {
+			continue
+		}
+		rows++
+		if strings.TrimSpace(cells[len(cells)-2]) == "" {
+			t.Errorf("docs/protocol/messages.md: %s: %s has no meaning: give it a comment in internal/wire",
+				section, strings.TrimSpace(cells[1]))
+		}
+	}
+	if rows < 200 {
+		t.Errorf("found %d rows only", rows)
+	}
+}
+
 func TestEveryMessageHasRows(t *testing.T) {
 	s, err := load(wire)
 	if err != nil {

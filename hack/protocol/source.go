@@ -25,6 +25,7 @@ type source struct {
 	enums   map[string][]enum        // by type
 	named   map[string]bool          // constants that a table of the page names
 	kinds   []enum                   // the constants of type Type
+	lines   map[string]string        // comments, by the line in which they begin
 }
 
 // An enum is a named value.
@@ -35,7 +36,7 @@ func load(folder string) (*source, error) {
 	s := &source{
 		fset: token.NewFileSet(), structs: map[string]*ast.StructType{}, docs: map[string]string{},
 		funcs: map[string]*ast.FuncDecl{}, values: map[string]string{}, enums: map[string][]enum{},
-		named: map[string]bool{},
+		named: map[string]bool{}, lines: map[string]string{},
 	}
 	names, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
@@ -51,6 +52,9 @@ func load(folder string) (*source, error) {
 			return nil, fmt.Errorf("parse %s: %w", name, err)
 		}
 		files = append(files, f)
+		for _, c := range f.Comments {
+			s.lines[s.line(c.Pos())] = oneLine(c)
+		}
 	}
 	s.evaluate(files)
 	for _, f := range files {
@@ -63,6 +67,12 @@ func load(folder string) (*source, error) {
 		return nil, fmt.Errorf("%s: no constants of type Type, or no function newMessage", folder)
 	}
 	return s, nil
+}
+
+// line returns the key of a position's line in lines.
+func (s *source) line(pos token.Pos) string {
+	p := s.fset.Position(pos)
+	return fmt.Sprintf("%s:%d", p.Filename, p.Line)
 }
 
 // evaluate finds the values of constants. What is imported is not loaded: sizes of fields do not depend on it.

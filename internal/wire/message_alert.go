@@ -54,7 +54,7 @@ func (k AlertKind) OfWakes() bool { return k <= AlertProvenWakes }
 // Alert reports that a resource of the daemon's gate has become scarce, or no longer is. Each session begins with the
 // alerts in force.
 type Alert struct {
-	Kind AlertKind
+	Kind AlertKind // what is scarce
 	// Over is set if the resource is no longer scarce; the other fields are those of the last alert.
 	Over bool
 	// Service is the service whose SYN last exceeded the budget of wakes, or, with AlertServiceFlows, that with the most

@@ -31,7 +31,7 @@ const (
 type Backend struct {
 	// PodID is unique among all pods that a service ever has.
 	PodID uint64
-	State PodState
+	State PodState // what the daemon should do with the pod
 	// Addr is the pod's address and the port on which it listens. The zero value means "not known" and is invalid for
 	// PodServing.
 	Addr netip.AddrPort
@@ -88,7 +88,7 @@ const backendFixed = 8 + 1 + addrSize + ipSize + 1 + 1
 // Backends lists all pods of a service. Daemons remove pods that are not listed and forget their flows. A service
 // without a serving pod is cold: its SYNs are parked.
 type Backends struct {
-	Service netip.AddrPort
+	Service netip.AddrPort // the service address
 	// Generation grows with every change of the service. Daemons ignore a message with an older one.
 	Generation uint64
 	// Sharing is the number of pods that share the parked SYNs, including pods that are still being started and are not
@@ -190,20 +190,21 @@ func (m *Backends) appendProbes(b []byte, probes []string) []byte {
 
 // decodeProbes reads what appendProbes appends.
 func (m *Backends) decodeProbes(d *decoder) {
-	n := int(d.u8())
+	n := int(d.u8()) // different probes of these pods, 1 to MaxProbes
 	if n == 0 || n > MaxProbes {
 		d.fail("trailing bytes: %d probes, want 1 to %d", n, MaxProbes)
 		return
 	}
 	probes := make([]string, n)
 	for i := range probes {
-		if probes[i] = d.name(); probes[i] == "" || slices.Contains(probes[:i], probes[i]) {
+		probes[i] = d.name() // a readinessProbe (readiness.Spec, encoded), at most MaxProbe bytes
+		if probes[i] == "" || slices.Contains(probes[:i], probes[i]) {
 			d.fail("probe %d is empty or there twice", i+1)
 		}
 	}
 	used := 0 // they are numbered in the order of their first pod
 	for i := range m.Pods {
-		number := int(d.u8())
+		number := int(d.u8()) // of its probe, counted from 1; 0 if it has none
 		if number == 0 {
 			continue
 		}

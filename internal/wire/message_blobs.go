@@ -55,15 +55,15 @@ type BlobState uint8
 const (
 	BlobGone     BlobState = 1 // nothing, and the node does not fetch it
 	BlobPartial  BlobState = 2 // it is being fetched
-	BlobComplete BlobState = 3
+	BlobComplete BlobState = 3 // the node has all of it
 )
 
 // Blob reports which part of a blob a node has.
 type Blob struct {
-	Digest BlobDigest
+	Digest BlobDigest // SHA-256 of the blob
 	// Size of the blob in bytes; 0 if the node asks for it, with BlobPartial.
 	Size  uint64
-	State BlobState
+	State BlobState // how much of the blob the node has
 	// Have is the set of pieces of a BlobPartial (swarm.Set), at most MaxBlobSet bytes.
 	Have []byte
 }
@@ -126,8 +126,8 @@ func (m *Blobs) decode(d *decoder) {
 // NewRepositories. All pieces of a generation, in order, are the set. Generations are counted per session. It is sent
 // to daemons that have sent a Mirror.
 type Repositories struct {
-	Generation    uint64
-	Piece, Pieces uint16
+	Generation    uint64 // the version of the set, which grows
+	Piece, Pieces uint16 // number of this message, from 0, and of all messages of the set
 	// Names have their registry's name, 1 to MaxImageText bytes, at most 64 per message.
 	Names []string
 }
@@ -186,18 +186,18 @@ func (m *Repositories) decode(d *decoder) {
 
 // Holder is a node with pieces of a blob.
 type Holder struct {
-	Mirror
+	Mirror // of the other node
 	// Grant proves to the holder that the daemon may have the blob until Holders.Expires.
 	Grant [32]byte
-	// Complete is set if it has all pieces; otherwise Have lists them, in at most MaxBlobSet bytes.
+	// Complete is set if it has all pieces. Otherwise Have lists those that it has, in at most MaxBlobSet bytes.
 	Complete bool
-	Have     []byte
+	Have     []byte // pieces that it has, unless Complete
 }
 
 // Holders answers a report of a BlobPartial with the next steps of the daemon.
 type Holders struct {
-	Repository string
-	Digest     BlobDigest
+	Repository string     // of the report that is answered
+	Digest     BlobDigest // of the blob
 	// Size of the blob in bytes; 0 if no node has it.
 	Size uint64
 	// PauseMillis is how long to wait before the next report of the blob, unless there is nothing else to do.

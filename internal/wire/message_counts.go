@@ -28,13 +28,13 @@ const (
 
 // PodStats holds the counters of one pod since its start.
 type PodStats struct {
-	Service    netip.AddrPort
-	PodID      uint64
-	OpenFlows  uint32
-	NewFlows   uint64
-	BytesIn    uint64 // client to pod, sum of the IP total lengths
-	BytesOut   uint64 // pod to client, sum of the IP total lengths
-	LastPacket monotime.Time
+	Service    netip.AddrPort // the service address
+	PodID      uint64         // the pod
+	OpenFlows  uint32         // connections that are open
+	NewFlows   uint64         // handshakes completed since the pod was added to the gate
+	BytesIn    uint64         // client to pod, sum of the IP total lengths
+	BytesOut   uint64         // pod to client, sum of the IP total lengths
+	LastPacket monotime.Time  // time of its last packet, in either direction
 }
 
 // Stats carries the counters of pods that changed.
@@ -74,8 +74,8 @@ func (m *Stats) times(f func(*monotime.Time)) {
 
 // Idle reports that a service had no packet for its idle timeout.
 type Idle struct {
-	Service    netip.AddrPort
-	LastPacket monotime.Time
+	Service    netip.AddrPort // the service address
+	LastPacket monotime.Time  // time of the last packet of its pods on this node
 }
 
 // Type returns TypeIdle.
@@ -91,11 +91,11 @@ func (m *Idle) times(f func(*monotime.Time)) { f(&m.LastPacket) }
 
 // Quiet answers a Backends message that drains a pod, once the gate gives the pod no new flow.
 type Quiet struct {
-	Service    netip.AddrPort
-	PodID      uint64
-	Generation uint64 // of the Backends message that it answers
-	LastPacket monotime.Time
-	OpenFlows  uint32
+	Service    netip.AddrPort // the service address
+	PodID      uint64         // the pod
+	Generation uint64         // of the Backends message that it answers
+	LastPacket monotime.Time  // time of its last packet
+	OpenFlows  uint32         // connections that are open
 }
 
 // Type returns TypeQuiet.
@@ -118,8 +118,8 @@ func (m *Quiet) times(f func(*monotime.Time)) { f(&m.LastPacket) }
 
 // PodUsage is the CPU time and memory that all containers of a pod use together.
 type PodUsage struct {
-	Service netip.AddrPort
-	PodID   uint64
+	Service netip.AddrPort // the service address
+	PodID   uint64         // the pod
 	// CPU is the time of all cores since the pod's start, in nanoseconds.
 	CPU uint64
 	// Memory is the working set in bytes.
@@ -164,7 +164,7 @@ const Classes = 6
 
 // PodAnswers are the requests that came through a node to a pod, since the node's daemon started.
 type PodAnswers struct {
-	Service netip.AddrPort
+	Service netip.AddrPort // the service address
 	// PodID is 0 for requests of the service that have no pod: they wait, or no pod has answered them.
 	PodID uint64
 	// Open is the number of requests that are not answered yet.
@@ -217,9 +217,9 @@ func (m *Answers) times(f func(*monotime.Time)) { f(&m.At) }
 
 // PodLoad is the number of a pod's open flows, from all edge nodes together.
 type PodLoad struct {
-	Service   netip.AddrPort
-	PodID     uint64
-	OpenFlows uint32
+	Service   netip.AddrPort // the service address
+	PodID     uint64         // the pod
+	OpenFlows uint32         // connections that are open, from all edge nodes
 }
 
 // Loads carries the open flows of pods from their home node to the controller, which forwards them to the other nodes
@@ -248,7 +248,7 @@ func (m *Loads) decode(d *decoder) {
 
 // Denied reports that the rules of a service refused a client, at most once a minute for each service and daemon.
 type Denied struct {
-	Service netip.AddrPort
+	Service netip.AddrPort // the service address
 	// Total is the number of SYNs that this daemon's gate has refused since it got the service.
 	Total uint64
 	// Source is the client.

@@ -25,7 +25,7 @@ const frozenPodFixed = 8 + 8 + 1
 // Freeze lists the pods of a service to freeze. All others run, and are thawed if necessary. A daemon thaws a pod by
 // itself as soon as a packet needs an answer from it, and freezes it again only for a Freeze with a higher Seq.
 type Freeze struct {
-	Service netip.AddrPort
+	Service netip.AddrPort // the service address
 	// Seq numbers the decisions about a service, from 1. Daemons ignore a message with a lower one.
 	Seq uint64
 	// Reclaim has the memory of the frozen pods moved to swap.
@@ -87,7 +87,7 @@ func (m *Freeze) times(f func(*monotime.Time)) {
 
 // FrozenPod is a pod to freeze.
 type FrozenPod struct {
-	PodID uint64
+	PodID uint64 // the pod
 	// LastPacket is the time of the pod's last packet at the decision. A pod that has had a packet since is not
 	// frozen.
 	LastPacket monotime.Time
@@ -99,10 +99,10 @@ type FrozenPod struct {
 // Frozen reports that a pod was frozen, was thawed, or was not frozen. It is sent again when the memory of a frozen pod
 // has been given back, and whenever a Freeze is repeated.
 type Frozen struct {
-	Service netip.AddrPort
-	PodID   uint64
-	Seq     uint64 // of the Freeze that it answers
-	Frozen  bool
+	Service netip.AddrPort // the service address
+	PodID   uint64         // the pod
+	Seq     uint64         // of the Freeze that it answers
+	Frozen  bool           // the pod is frozen; otherwise it runs
 	// At is when that happened.
 	At monotime.Time
 	// Resident and Swapped are the bytes of the pod's memory in RAM and in swap; 0 if not measured.

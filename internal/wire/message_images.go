@@ -63,8 +63,8 @@ func NewImages(generation uint64, images []WantedImage) []*Images {
 // Images is part of the set of images that a node should have; see NewImages. All pieces of a generation, in order,
 // are the set. Generations are counted per session.
 type Images struct {
-	Generation    uint64
-	Piece, Pieces uint16
+	Generation    uint64        // the version of the set, which grows
+	Piece, Pieces uint16        // number of this message, from 0, and of all messages of the set
 	Images        []WantedImage // at most 64 per message
 }
 
@@ -126,22 +126,22 @@ type ImageState uint8
 // The states of an image.
 const (
 	ImageWaiting ImageState = 1 // nothing was done yet
-	ImagePulling ImageState = 2
-	ImagePresent ImageState = 3
+	ImagePulling ImageState = 2 // it is being pulled
+	ImagePresent ImageState = 3 // the node has it
 	ImageFailed  ImageState = 4 // it is not there, and will be tried again
 )
 
 // ImageReport is the state of one image of the set on a daemon's node.
 type ImageReport struct {
-	Ref   string
-	State ImageState
+	Ref   string     // name of the image, as in Images
+	State ImageState // whether the image is there
 	// Reason is a word such as NotFound, and Message a sentence for users, at most MaxImageText bytes. A present
 	// image has them if it is not present in the wanted way. Otherwise they are empty unless the state is
 	// ImageFailed.
 	Reason, Message string
-	// Digest and Size in bytes are those of a present image, as the container runtime reports them.
+	// Digest is that of a present image, as the container runtime reports it.
 	Digest string
-	Size   uint64
+	Size   uint64 // of a present image, in bytes
 	// Since is when the state began.
 	Since monotime.Time
 }
@@ -237,7 +237,7 @@ func (m *Unreadable) decode(d *decoder) { m.UID, m.Cause = d.text(), d.name() }
 
 // ImagePulled reports how much of an image is on the daemon's node while it is being pulled.
 type ImagePulled struct {
-	Ref string
+	Ref string // name of the image, as in Images
 	// Done and Total are packed bytes of the image's layers; those that were there before count as done.
 	Done, Total uint64
 }

@@ -124,17 +124,20 @@ func (m *GateState) decode(d *decoder) {
 // GateTable is how full a table of a gate is, or the largest share of one.
 type GateTable struct {
 	Name       string // 1 to 63 bytes
-	Used, Size uint64
+	Used, Size uint64 // entries in use, and entries that there is room for
 }
 
 // GateCounter is the number of special packets of a kind.
 type GateCounter struct {
 	Name  string // 1 to 63 bytes
-	Value uint64
+	Value uint64 // its count since the gate was attached
 }
 
 // GateInterface is an external interface with its XDP mode.
-type GateInterface struct{ Name, Mode string } // 1 to 63 bytes each
+type GateInterface struct {
+	Name string // of the network interface, 1 to 63 bytes
+	Mode string // of XDP there, 1 to 63 bytes
+}
 
 // Connected lists the clients connected to the pods of a node.
 type Connected struct {
@@ -184,9 +187,9 @@ func (m *Connected) decode(d *decoder) {
 
 // ConnectedPair is the number of open connections of a client to a service.
 type ConnectedPair struct {
-	Client  netip.Addr
-	Service netip.AddrPort
-	Open    uint32
+	Client  netip.Addr     // the address of the client
+	Service netip.AddrPort // the service address
+	Open    uint32         // connections between both
 }
 
 func checkGateName(what, name string) error {

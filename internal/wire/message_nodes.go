@@ -51,8 +51,8 @@ type Nodes struct {
 	// WithTags says that the message carries NodeInfo.Tags. Without it, the message has the format of daemons without
 	// support for tags.
 	WithTags      bool
-	Generation    uint64
-	Piece, Pieces uint16
+	Generation    uint64     // the version of the set, which grows
+	Piece, Pieces uint16     // number of this message, from 0, and of all messages of the set
 	Nodes         []NodeInfo // at most 32 per message, each node once
 }
 
@@ -120,8 +120,8 @@ const TagKeySize = 16
 // TagKeys are the keys of the tags of encapsulated packets that are valid: those with the numbers First and First+1.
 // They are sent to daemons that have sent TagReady, and again whenever they change.
 type TagKeys struct {
-	First uint64
-	Keys  [2][TagKeySize]byte
+	First uint64              // number of the first key
+	Keys  [2][TagKeySize]byte // the two keys
 	// Second says that packets are tagged with the second key; otherwise with the first.
 	Second bool
 }
@@ -150,7 +150,9 @@ func (m *TagKeys) decode(d *decoder) {
 
 // TagReady reports that the gate of the daemon's node has the keys from First on; 0 if it has none yet. It is sent
 // before Node, and again in answer to TagKeys.
-type TagReady struct{ First uint64 }
+type TagReady struct {
+	First uint64 // number of the first key that the gate has; 0 if it has none
+}
 
 // Type returns TypeTagReady.
 func (*TagReady) Type() Type { return TypeTagReady }
@@ -163,7 +165,9 @@ func (m *TagReady) decode(d *decoder) { m.First = d.u64() }
 
 // Node reports the address of the daemon's node. It is the first message of every session but for TagReady
 // (ClientConfig.First).
-type Node struct{ Addr netip.Addr }
+type Node struct {
+	Addr netip.Addr // at which it accepts encapsulated packets
+}
 
 // Type returns TypeNode.
 func (*Node) Type() Type { return TypeNode }
@@ -177,16 +181,16 @@ func (m *Node) decode(d *decoder) { m.Addr = d.ip() }
 // PodReport is an event in the life of a pod on the daemon's node; see PodReport of internal/runtime. An event may be
 // reported several times. Each session begins with reports of all pods on the node.
 type PodReport struct {
-	Event     uint8  // a runtime.PodEvent, 1 to 5
-	Service   string // "namespace/name" of the pod's service
-	UID       string // the pod's UID, at most 64 bytes
-	Name      string // the pod's name, at most 253 bytes
-	Container string // the container concerned, at most 63 bytes; empty for events of the pod's network
-	Addr      netip.Addr
-	Netns     string // at most 255 bytes
-	SpecHash  string // at most 64 bytes
-	At        monotime.Time
-	Code      uint32 // exit status; 128+n for signal n
+	Event     uint8         // a runtime.PodEvent, 1 to 5
+	Service   string        // "namespace/name" of the pod's service
+	UID       string        // the pod's UID, at most 64 bytes
+	Name      string        // the pod's name, at most 253 bytes
+	Container string        // the container concerned, at most 63 bytes; empty for events of the pod's network
+	Addr      netip.Addr    // the pod's address; zero if it is not known
+	Netns     string        // path of its network namespace, at most 255 bytes
+	SpecHash  string        // hash of the spec that it was made from, at most 64 bytes
+	At        monotime.Time // when it happened
+	Code      uint32        // exit status; 128+n for signal n
 }
 
 // Type returns TypePodReport.

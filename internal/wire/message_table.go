@@ -127,7 +127,7 @@ func (s *Service) append(b []byte) []byte {
 
 func (s *Service) decode(d *decoder) {
 	s.Addr = d.addr()
-	idle := d.u32()
+	idle := d.u32() // bit idleFreezes: FreezeSeconds follows
 	s.IdleSeconds = idle &^ idleFreezes
 	s.MaxParked = d.u16()
 	s.MaxParkedPerSource = d.u16()
@@ -167,9 +167,9 @@ type Protocol uint8
 // The values of Requests.Protocol.
 const (
 	ProtocolAuto  Protocol = 0 // what their first bytes say
-	ProtocolHTTP1 Protocol = 1
+	ProtocolHTTP1 Protocol = 1 // HTTP/1.1
 	ProtocolHTTP2 Protocol = 2 // with prior knowledge
-	ProtocolTCP   Protocol = 3
+	ProtocolTCP   Protocol = 3 // anything else: connections are balanced
 )
 
 // Requests describes how the requests of a service's clients are balanced.
@@ -237,13 +237,13 @@ func (r *Requests) decode(d *decoder) {
 // step consists of Pieces messages and is applied when all of them have arrived. Server and Client create and apply
 // Sync messages themselves; a Receive handler never gets one.
 type Sync struct {
-	Base, Version uint64
+	Base, Version uint64 // versions of the table before and after the step
 	// Hash is the hash of the table after the step: the sum, modulo 2^64, of the first 8 bytes of the SHA-256 of each
 	// entry's encoding.
 	Hash          uint64
-	Piece, Pieces uint16
-	Upserts       []Service
-	Removals      []netip.AddrPort
+	Piece, Pieces uint16           // number of this message, from 0, and of all messages of the step
+	Upserts       []Service        // services that are added or changed
+	Removals      []netip.AddrPort // addresses of services that are removed
 }
 
 // Type returns TypeSync.
@@ -310,8 +310,8 @@ func (m *Sync) decode(d *decoder) {
 // Moved says that the next step of the table gives a service another address: it removes From and adds To. Connections
 // at From may go on for DrainMillis milliseconds. Without this message, or with another step, they end at once.
 type Moved struct {
-	From, To    netip.AddrPort
-	DrainMillis uint32
+	From, To    netip.AddrPort // the former address and the new one
+	DrainMillis uint32         // how long connections at From may go on, in milliseconds
 }
 
 // Type returns TypeMoved.

@@ -12,7 +12,7 @@ import (
 
 // Wake asks the controller for a pod.
 type Wake struct {
-	Service netip.AddrPort
+	Service netip.AddrPort // the service address
 	// Seq numbers the wakes that this daemon has asked for at this service since its start.
 	Seq uint64
 	// SYNSeen is when the gate parked the first SYN; Noticed is when the daemon read the gate's event.
@@ -45,8 +45,8 @@ func (m *Wake) times(f func(*monotime.Time)) {
 
 // Refuse reports that a wake failed: parked clients get an RST and the service is cold again.
 type Refuse struct {
-	Service netip.AddrPort
-	Reason  string // at most 200 bytes
+	Service netip.AddrPort // the service address
+	Reason  string         // why the wake failed, at most 200 bytes
 }
 
 // Type returns TypeRefuse.
@@ -66,9 +66,9 @@ func (m *Refuse) decode(d *decoder) { m.Service, m.Reason = d.addr(), d.text() }
 // Listening reports that a pod's socket has entered LISTEN, as observed by the kernel of its home node, and that its
 // Probe has succeeded if it has one.
 type Listening struct {
-	Service netip.AddrPort
-	PodID   uint64
-	At      monotime.Time
+	Service netip.AddrPort // the service address
+	PodID   uint64         // the pod
+	At      monotime.Time  // when its socket entered LISTEN, or when it began to serve
 }
 
 // Type returns TypeListening.
@@ -87,9 +87,9 @@ func (m *Listening) times(f func(*monotime.Time)) { f(&m.At) }
 // Deaf reports that a pod that served has closed its last listening socket, or that its process has ended, as observed
 // by the kernel of its home node. Until Listening the pod gets no new flow.
 type Deaf struct {
-	Service netip.AddrPort
-	PodID   uint64
-	At      monotime.Time // when that was seen
+	Service netip.AddrPort // the service address
+	PodID   uint64         // the pod
+	At      monotime.Time  // when that was seen
 }
 
 // Type returns TypeDeaf.
@@ -108,11 +108,11 @@ func (m *Deaf) times(f func(*monotime.Time)) { f(&m.At) }
 // Unready reports that a pod with a Probe listens, but is not ready: its Probe has not succeeded yet, or fails again.
 // Until Listening the pod gets no new flow. It is sent again when the answer changes.
 type Unready struct {
-	Service netip.AddrPort
-	PodID   uint64
-	At      monotime.Time // when its socket entered LISTEN; zero if it was ready before
-	Answer  string        // what the Probe said last, at most 200 bytes; empty if it has not run yet
-	Failed  bool          // its startupProbe has not succeeded in time
+	Service netip.AddrPort // the service address
+	PodID   uint64         // the pod
+	At      monotime.Time  // when its socket entered LISTEN; zero if it was ready before
+	Answer  string         // what the Probe said last, at most 200 bytes; empty if it has not run yet
+	Failed  bool           // its startupProbe has not succeeded in time
 }
 
 // Type returns TypeUnready.
@@ -148,12 +148,12 @@ func (m *Unready) times(f func(*monotime.Time)) { f(&m.At) }
 // Trace reports times of a wake that only the gate observes; zero means "not known yet". A wake may have several Trace
 // messages, each with more of the times.
 type Trace struct {
-	Service     netip.AddrPort
-	PodID       uint64
-	Released    monotime.Time // the last parked SYN was released
-	FirstSYNACK monotime.Time // the pod sent its first SYN-ACK
-	FirstByte   monotime.Time // the pod sent its first payload byte
-	ReleasedN   uint32        // number of released SYNs
+	Service     netip.AddrPort // the service address
+	PodID       uint64         // the pod
+	Released    monotime.Time  // the last parked SYN was released
+	FirstSYNACK monotime.Time  // the pod sent its first SYN-ACK
+	FirstByte   monotime.Time  // the pod sent its first payload byte
+	ReleasedN   uint32         // number of released SYNs
 }
 
 // Type returns TypeTrace.
@@ -182,10 +182,10 @@ func (m *Trace) times(f func(*monotime.Time)) {
 // Caller reports the span of a client whose request has waited for a pod of a service and gets one, from its header
 // traceparent (W3C Trace Context, level 1).
 type Caller struct {
-	Service netip.AddrPort
-	TraceID [16]byte // not zero
-	SpanID  [8]byte  // not zero
-	Flags   uint8    // 1: the client records the span
+	Service netip.AddrPort // the service address
+	TraceID [16]byte       // of the trace, not zero
+	SpanID  [8]byte        // of the span, not zero
+	Flags   uint8          // 1: the client records the span
 }
 
 // Type returns TypeCaller.

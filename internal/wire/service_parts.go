@@ -89,7 +89,7 @@ func (s Sources) append(b []byte) []byte {
 }
 
 func (s *Sources) decode(d *decoder) {
-	s.encoded = d.str(ruleSize * d.count(int(d.u16()), ruleSize))
+	s.encoded = d.str(ruleSize * d.count(int(d.u16()), ruleSize)) // how many rules follow
 }
 
 const (
@@ -113,7 +113,7 @@ const (
 
 // Sticky describes how a client keeps its revision.
 type Sticky struct {
-	Kind StickyKind
+	Kind StickyKind // what keeps a client on its revision
 	// Name is that of the header or cookie; empty for StickyNone.
 	Name string
 	// MaxAgeSeconds is how long clients keep the cookie; 0 means until they exit.
