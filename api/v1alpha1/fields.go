@@ -164,6 +164,15 @@ func PodFields() []string {
 	return namesWith(makesPod|ofContainer|inTemplate, "")
 }
 
+// FieldsOfTemplate returns the names in the document of the fields that cannot be set beside template.
+func FieldsOfTemplate() []string { return namesWith(inTemplate, "") }
+
+// FieldsOfRevisions returns the names in the document of the fields that cannot be set beside traffic.
+func FieldsOfRevisions() []string { return namesWith(ofRevisions, "") }
+
+// FieldsOnKubernetes returns the names in the document of the fields that one machine refuses.
+func FieldsOnKubernetes() []string { return namesWith(onKubernetes, "") }
+
 // namesWith returns the names in the document of the fields with a use, but for one.
 func namesWith(u use, except string) (names []string) {
 	for _, f := range specFields {

@@ -93,8 +93,26 @@ func reference(folder string) (string, error) {
 			prefix = "status."
 		}
 		all.rows(&b, prefix, all[part.typ])
+		if part.name == "spec" {
+			fmt.Fprintf(&b, exclusions, codes(v1alpha1.FieldsOfTemplate()), codes(v1alpha1.FieldsOfRevisions()),
+				codes(v1alpha1.FieldsOnKubernetes()))
+		}
 	}
 	return b.String(), nil
+}
+
+const exclusions = `
+## Fields that exclude each other
+
+- Not beside ` + "`template`" + `, which describes the whole pod: %s.
+- Not beside ` + "`traffic`" + `, because such a service has no pods of its own: %s.
+- Not on one machine: %s.
+`
+
+// codes lists names as code, with "and" ahead of the last one.
+func codes(names []string) string {
+	last := len(names) - 1
+	return "`" + strings.Join(names[:last], "`, `") + "` and `" + names[last] + "`"
 }
 
 // inWords finds the range of a number in a comment; its own column has it.
