@@ -168,7 +168,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 	}
 	changes := map[string]string{
 		"image": `a/c`, "targetPort": `81`, "command": `[a]`, "args": `[a]`, "workingDir": `/a`, "env": `[{name: A}]`,
-		"layer":     `{writable: false}`,
+		"layer": `{writable: false}`, "imageVolumes": `Discard`,
 		"envFrom":   `[{secretRef: {name: a, optional: true}}]`,
 		"resources": `{limits: {cpu: 1}}`, "volumes": `[{name: a, emptyDir: {}}]`,
 		"volumeMounts": `[{name: data, mountPath: /a}]`, "securityContext": `{privileged: true}`,
