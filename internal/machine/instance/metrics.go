@@ -95,12 +95,22 @@ func metricsHandler(c prometheus.Collector, daemonSocket string, ready func() er
 	return ownhost.Guard(mux)
 }
 
-// restored returns what was put back of what others had removed or changed on the machine, by kind; see egress.
+// restored returns what was put back of what others had removed or changed on the machine, by kind: of pods' networks,
+// and of the way out of them.
 func (u *up) restored() map[string]uint64 {
-	if u.egress == nil {
-		return nil
+	all := map[string]uint64{}
+	add := func(counts map[string]uint64) {
+		for kind, n := range counts {
+			all[kind] += n
+		}
 	}
-	return u.egress.Restored()
+	if u.egress != nil {
+		add(u.egress.Restored())
+	}
+	if u.runtime != nil {
+		add(u.runtime.Restored())
+	}
+	return all
 }
 
 // restoredCollector exports what was put back on the machine, by kind.

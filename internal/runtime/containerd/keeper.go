@@ -8,7 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/base/upkeep"
 )
 
 // Pauses of the keeper: after a wake, while the new process is still busy becoming ready, and after a failure.
@@ -71,6 +73,31 @@ func (k *keeper) quiet(now time.Time) (bool, time.Duration) {
 	wait := k.busyTill.Sub(now)
 	return wait <= 0, max(wait, 0)
 }
+
+// keepNetworks puts back what others remove of pods' networks, until Close.
+func (r *Runtime) keepNetworks() {
+	tick := time.NewTicker(upkeep.Interval)
+	defer tick.Stop()
+	for last := ""; ; {
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var text string
+		if err := r.nets.Keep(); err != nil {
+			text = err.Error()
+		}
+		if text != last && text != "" {
+			r.cfg.Log.Error("cannot look after the networks of pods; trying again", "error", text)
+		}
+		last = text
+	}
+}
+
+// Restored returns how often something of pods' networks was put back that somebody else had removed or changed, by
+// kind; see podnet.Pool.
+func (r *Runtime) Restored() map[string]uint64 { return r.nets.Restored() }
 
 // keep does the background work, in small steps, until Close.
 func (r *Runtime) keep() {

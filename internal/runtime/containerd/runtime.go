@@ -239,6 +239,7 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	}
 	r.lazy.onUse(func() { r.tasks.Go(r.watchLazy); r.tasks.Go(r.watchFailures) })
 	r.tasks.Go(r.keep)
+	r.tasks.Go(r.keepNetworks)
 	r.tasks.Go(r.watchImages)
 	r.tasks.Go(r.rotateLogs)
 	return nil

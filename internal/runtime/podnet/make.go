@@ -101,7 +101,8 @@ func (m *maker) connect(n *Network) error {
 	if err := m.configurePod(pod, n.Addr, hostMAC); err != nil {
 		return err
 	}
-	return m.configureHost(n, podMAC)
+	n.podMAC = [6]byte(podMAC)
+	return m.configureHost(n)
 }
 
 func (m *maker) configurePod(pod *netlink.Handle, addr netip.Addr, hostMAC net.HardwareAddr) error {
@@ -137,36 +138,17 @@ func (m *maker) configurePod(pod *netlink.Handle, addr netip.Addr, hostMAC net.H
 	return nil
 }
 
-// configureHost sets up the host's end. Only sysctls of the device itself are changed. They are written on a thread in
-// the host's namespace, because /proc/sys/net shows the namespace of the thread that opens it.
-func (m *maker) configureHost(n *Network, podMAC net.HardwareAddr) error {
+// configureHost sets up the host's end.
+func (m *maker) configureHost(n *Network) error {
 	link, err := m.host.LinkByName(n.Name)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", n.Name, err)
 	}
 	n.HostDevice = link.Attrs().Index
-	settings := []struct{ name, value string }{
-		{"ipv6/conf/" + n.Name + "/disable_ipv6", "1"},
-		{"ipv4/conf/" + n.Name + "/rp_filter", "0"}, // replies leave with the service address as source
-	}
-	if m.cfg.Forward {
-		settings = append(settings, struct{ name, value string }{"ipv4/conf/" + n.Name + "/forwarding", "1"})
-	}
-	for _, s := range settings {
-		if err := setHostSysctl(s.name, s.value); err != nil {
+	for _, p := range m.hostParts(*n, link, nil) {
+		if err := p.Put(); err != nil {
 			return err
 		}
-	}
-	if err := m.host.LinkSetUp(link); err != nil {
-		return fmt.Errorf("set %s up: %w", n.Name, err)
-	}
-	if err := m.host.NeighSet(permanent(n.HostDevice, n.Addr, podMAC)); err != nil {
-		return fmt.Errorf("add neighbor: %w", err)
-	}
-	// Replaced, because the address may still be routed to the device of a pod that is being removed.
-	if err := m.host.RouteReplace(&netlink.Route{LinkIndex: n.HostDevice, Dst: hostNet(n.Addr),
-		Scope: netlink.SCOPE_LINK}); err != nil {
-		return fmt.Errorf("add route: %w", err)
 	}
 	return nil
 }
@@ -219,6 +201,9 @@ func (m *maker) read(name string) (Network, error) {
 	eth, err := pod.LinkByName(Device)
 	if err != nil {
 		return n, fmt.Errorf("find %s in %s: %w", Device, n.Netns, err)
+	}
+	if mac := eth.Attrs().HardwareAddr; len(mac) == len(n.podMAC) {
+		n.podMAC = [6]byte(mac)
 	}
 	addrs, err := pod.AddrList(eth, netlink.FAMILY_V4)
 	if err != nil {
@@ -275,7 +260,7 @@ func randomMAC() net.HardwareAddr {
 }
 
 // setHostSysctl is setSysctl in the network namespace of the process instead of the thread. It uses another thread,
-// because sysctls belong to the namespace of the opening thread, also below /proc/PID.
+// because /proc/sys/net shows the namespace of the thread that opens it, also below /proc/PID.
 func setHostSysctl(name, value string) error {
 	result := make(chan error, 1)
 	go func() { result <- setSysctl(name, value) }()

@@ -99,6 +99,8 @@ type Network struct {
 	Addr netip.Addr
 	// HostDevice is the interface index of the host's device.
 	HostDevice int
+	// podMAC is the MAC address of the pod's device.
+	podMAC [6]byte
 }
 
 // Do calls f on a thread in the pod's network namespace. Sockets that f opens stay in it, and keep it alive.

@@ -22,6 +22,8 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
+
+	"wangell.loutres.me/internal/base/upkeep"
 )
 
 // Pool creates networks, keeps some ready, and removes them, in the network namespace in which NewPool was called. Its
@@ -30,13 +32,18 @@ type Pool struct {
 	cfg   Config
 	maker maker
 
-	mu    sync.Mutex
-	used  map[netip.Addr]string // names of networks, by address
-	ready []Network
-	last  netip.Addr // the address assigned last
+	mu   sync.Mutex
+	used map[netip.Addr]string // names of networks, by address
+	// networks are those that exist, by their names, until they are about to be removed.
+	networks map[string]Network
+	ready    []Network
+	last     netip.Addr // the address assigned last
 	// refill serializes calls of Refill, so that two do not fill the same gap.
 	refill sync.Mutex
 	closed bool
+	upkeep *upkeep.Keeper
+	// keeping is held by each look at all networks, and while one stops being looked after.
+	keeping sync.Mutex
 }
 
 // NewPool opens a pool. It does not create a network yet; see Adopt, Clean and Refill.
@@ -61,7 +68,8 @@ func NewPool(cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	cfg.Addresses = cfg.Addresses.Masked()
-	p := &Pool{cfg: cfg, maker: maker{cfg, host}, used: map[netip.Addr]string{}}
+	p := &Pool{cfg: cfg, maker: maker{cfg, host}, used: map[netip.Addr]string{}, networks: map[string]Network{},
+		upkeep: upkeep.NewKeeper(cfg.Log, "the network of a pod")}
 	p.last = p.randomAddr()
 	return p, nil
 }
@@ -74,7 +82,7 @@ func (p *Pool) Adopt(name string) (Network, error) {
 		return Network{}, fmt.Errorf("adopt pod network %s: %w", name, err)
 	}
 	p.mu.Lock()
-	p.used[n.Addr] = name
+	p.used[n.Addr], p.networks[name] = name, n
 	p.mu.Unlock()
 	if p.cfg.Attach != nil {
 		if err := p.cfg.Attach(n); err != nil {
@@ -166,6 +174,11 @@ func (p *Pool) Release(name string) error {
 	if p.cfg.Detach != nil {
 		p.cfg.Detach(name)
 	}
+	p.keeping.Lock()
+	p.mu.Lock()
+	delete(p.networks, name)
+	p.mu.Unlock()
+	p.keeping.Unlock()
 	if err := p.maker.destroy(name); err != nil {
 		return err
 	}
@@ -214,6 +227,9 @@ func (p *Pool) make() (Network, error) {
 	if err != nil {
 		return Network{}, errors.Join(err, p.Release(name))
 	}
+	p.mu.Lock()
+	p.networks[name] = n
+	p.mu.Unlock()
 	return n, nil
 }
 
