@@ -11,6 +11,7 @@ import (
 
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/node/envoy"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -231,7 +232,8 @@ func (d *daemon) isFront(addr netip.Addr) bool {
 const keptIdle = 5 * time.Second
 
 // countDirect adds connections that bypass the gate: Envoy connects to the own address of a pod behind a front. A
-// connection that is silent for longer than Envoy keeps idle ones carries a request, and counts as use. s.mu is held.
+// connection that is silent for longer than Envoy keeps idle ones carries a request, and counts as use, unless a client
+// has upgraded it. s.mu is held.
 func (d *daemon) countDirect(s *service, p *pod, c *gate.PodCounters) {
 	if s.requests == nil || !p.home {
 		return
@@ -243,14 +245,29 @@ func (d *daemon) countDirect(s *service, p *pod, c *gate.PodCounters) {
 			return
 		}
 	}
-	open, err := p.direct.countOpen(p.addr.Port(), d.isFront)
+	peers, err := p.direct.openPeers(p.addr.Port())
 	if err != nil {
 		d.log.Error("cannot count the connections of a pod", "service", s.name, "pod", p.id, "error", err)
 		return
 	}
+	open, requests := d.fromFronts(peers)
 	c.Open = max(c.Open, open)
 	now := monotime.Now()
-	if open > 0 && now.Sub(lastPacket(p, *c)) > keptIdle && s.requests.Protocol != wire.ProtocolTCP {
+	if requests > 0 && now.Sub(lastPacket(p, *c)) > keptIdle && s.requests.Protocol != wire.ProtocolTCP {
 		c.LastPacket = now
 	}
+}
+
+// fromFronts counts the open connections of fronts to a pod, and those among them that may carry a request.
+func (d *daemon) fromFronts(peers []netip.AddrPort) (open, requests uint32) {
+	for _, p := range peers {
+		if !d.isFront(p.Addr()) {
+			continue
+		}
+		open++
+		if envoy.CarriesRequest(p.Port()) {
+			requests++
+		}
+	}
+	return open, requests
 }

@@ -42,7 +42,9 @@ const (
 	diagReqCookie = 48
 	diagMsgState  = 1
 	diagMsgPeer   = 24 // id.idiag_dst, 16 bytes
-	tcpListen     = 10 // TCP_LISTEN (net/tcp_states.h)
+	// diagMsgPeerPort is the offset of id.idiag_dport.
+	diagMsgPeerPort = 6
+	tcpListen       = 10 // TCP_LISTEN (net/tcp_states.h)
 )
 
 // hasListener reports whether a SYN to an IPv4 address would find a listening socket now: one bound to that address, to
@@ -82,15 +84,13 @@ func openSockDiag(path string) (*sockDiag, error) {
 // States of connections that are not over (net/tcp_states.h): ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT.
 const openStates = 1<<1 | 1<<4 | 1<<5 | 1<<8
 
-// countOpen returns the number of open connections with a local port and a peer that counts.
-func (d *sockDiag) countOpen(port uint16, counts func(peer netip.Addr) bool) (n uint32, err error) {
+// openPeers returns the other ends of all open connections with a local port.
+func (d *sockDiag) openPeers(port uint16) (peers []netip.AddrPort, err error) {
 	found, err := d.list(openStates, port, 0)
 	for _, m := range found {
-		if counts(peerOf(m)) {
-			n++
-		}
+		peers = append(peers, peerOf(m))
 	}
-	return n, err
+	return peers, err
 }
 
 // Size and offsets of struct inet_diag_req (linux/inet_diag.h), and the type of its messages.
@@ -122,17 +122,17 @@ func (d *sockDiag) request(of int, q []byte, flags int) ([][]byte, error) {
 	return req.Execute(unix.NETLINK_INET_DIAG, uint16(of))
 }
 
-// peerOf returns the address of the other end of a connection; the zero value if the message is too short.
-func peerOf(message []byte) netip.Addr {
+// peerOf returns the other end of a connection; the zero value if the message is too short.
+func peerOf(message []byte) netip.AddrPort {
 	if len(message) < diagMsgPeer+16 {
-		return netip.Addr{}
+		return netip.AddrPort{}
 	}
 	b := message[diagMsgPeer : diagMsgPeer+16]
 	if message[0] == unix.AF_INET {
 		b = b[:4]
 	}
 	a, _ := netip.AddrFromSlice(b)
-	return a.Unmap()
+	return netip.AddrPortFrom(a.Unmap(), binary.BigEndian.Uint16(message[diagMsgPeerPort:]))
 }
 
 // Offsets in struct inet_diag_msg and struct tcp_info (linux/inet_diag.h, linux/tcp.h).

@@ -42,39 +42,73 @@ const (
 )
 
 // Ranges of local ports, so that a pod never sees two connections with the same addresses and ports: one that came
-// through the gate, and one to the pod's own address.
+// through the gate, and one to the pod's own address. Those of upgraded connections are apart so that the node of the
+// pod can tell them from requests: see CarriesRequest.
 var (
-	wakePorts = [2]uint32{32768, 36863}
-	podPorts  = [2]uint32{36864, 60999}
+	wakePorts     = [2]uint32{32768, 36863}
+	upgradedPorts = [2]uint32{36864, 45055}
+	podPorts      = [2]uint32{45056, 60999}
 )
 
 // Ranges of local ports of connections from clients' addresses, for the same purpose. Few clients use such ports
 // themselves: the gate refuses those that the client happens to use. The kernel heeds them if they are within the range
 // of Envoy's network namespace (ip_local_port_range), as podnet.Network.ReceiveAll makes it.
 var (
-	wakePortsOfClients = [2]uint32{1024, 3071}
-	podPortsOfClients  = [2]uint32{3072, FirstPort - 1}
+	wakePortsOfClients     = [2]uint32{1024, 3071}
+	upgradedPortsOfClients = [2]uint32{3072, 4095}
+	podPortsOfClients      = [2]uint32{4096, FirstPort - 1}
 )
+
+// CarriesRequest reports whether an open connection to a pod, from this port of Envoy, may carry a request. One that a
+// client has upgraded, to a WebSocket for example, carries none: it is in use only while bytes pass.
+func CarriesRequest(port uint16) bool {
+	in := func(r [2]uint32) bool { return r[0] <= uint32(port) && uint32(port) <= r[1] }
+	return !in(upgradedPorts) && !in(upgradedPortsOfClients)
+}
 
 // ipLocalPortRange is IP_LOCAL_PORT_RANGE of ip(7), since Linux 6.3.
 const ipLocalPortRange = 51
 
-// podsOf and wakeOf name the clusters of a service's pods, and of its address.
-func podsOf(name string) string { return name + "/pods" }
-func wakeOf(name string) string { return name + "/wake" }
+// podsOf and wakeOf name the clusters of a service's pods, and of its address. tunnelsOf names that of its address for
+// upgraded connections. upgradesOf names the cluster to which requests for them are routed.
+func podsOf(name string) string     { return name + "/pods" }
+func wakeOf(name string) string     { return name + "/wake" }
+func tunnelsOf(name string) string  { return name + "/tunnels" }
+func upgradesOf(name string) string { return name + "/upgrades" }
 
-// clusters returns the clusters of a service: one that chooses between the other two, the pods and the service address.
+// clustersOf names all clusters of a service.
+func clustersOf(name string) []string {
+	return []string{name, podsOf(name), wakeOf(name), tunnelsOf(name), upgradesOf(name)}
+}
+
+// clusters returns the clusters of a service: those of the pods and the service address, and those that choose among
+// them, for requests and for upgraded connections.
 func clusters(s *Service) []*cluster.Cluster {
 	return []*cluster.Cluster{
-		{
-			Name: s.Name, ConnectTimeout: durationpb.New(podConnectTimeout), LbPolicy: cluster.Cluster_CLUSTER_PROVIDED,
-			CircuitBreakers: breakers(unlimited), // its limit of retries counts
-			ClusterDiscoveryType: &cluster.Cluster_ClusterType{ClusterType: &cluster.Cluster_CustomClusterType{
-				Name:        "envoy.clusters.aggregate",
-				TypedConfig: pack(&aggregate.ClusterConfig{Clusters: []string{podsOf(s.Name), wakeOf(s.Name)}}),
-			}},
-		},
-		podCluster(s), wakeCluster(s),
+		firstOf(s.Name, podsOf(s.Name), wakeOf(s.Name)), firstOf(upgradesOf(s.Name), waysOfUpgrades(s)...),
+		podCluster(s), addressCluster(s, wakeOf(s.Name), wakePorts, wakePortsOfClients, maxWaiting),
+		addressCluster(s, tunnelsOf(s.Name), upgradedPorts, upgradedPortsOfClients, unlimited),
+	}
+}
+
+// waysOfUpgrades returns the clusters for upgraded connections. They go to the service address, where the gate gives
+// each a pod and counts its bytes. If no port is left for that, they go to the pods as requests do. So they do if a pod
+// may have only so many requests, because one that is upgraded counts.
+func waysOfUpgrades(s *Service) []string {
+	if s.MaxPerPod > 0 {
+		return []string{podsOf(s.Name), wakeOf(s.Name)}
+	}
+	return []string{tunnelsOf(s.Name), podsOf(s.Name)}
+}
+
+// firstOf is a cluster that stands for the first one of others with an endpoint that has not failed a request.
+func firstOf(name string, others ...string) *cluster.Cluster {
+	return &cluster.Cluster{
+		Name: name, ConnectTimeout: durationpb.New(podConnectTimeout), LbPolicy: cluster.Cluster_CLUSTER_PROVIDED,
+		CircuitBreakers: breakers(unlimited), // its limit of retries counts
+		ClusterDiscoveryType: &cluster.Cluster_ClusterType{ClusterType: &cluster.Cluster_CustomClusterType{
+			Name: "envoy.clusters.aggregate", TypedConfig: pack(&aggregate.ClusterConfig{Clusters: others}),
+		}},
 	}
 }
 
@@ -108,14 +142,13 @@ func podCluster(s *Service) *cluster.Cluster {
 	return c
 }
 
-// wakeCluster is the cluster of the service address, for when no pod serves. A connection is for one request, so that
-// the next one goes to a pod that the balancer has chosen.
-func wakeCluster(s *Service) *cluster.Cluster {
-	ports := wakePorts
+// addressCluster is a cluster of the service address: for when no pod serves, or for upgraded connections. A connection
+// is for one request, so that the next one goes to a pod that the balancer has chosen.
+func addressCluster(s *Service, name string, ports, ofClients [2]uint32, most uint32) *cluster.Cluster {
 	if s.Transparent {
-		ports = wakePortsOfClients
+		ports = ofClients
 	}
-	c := common(s, wakeOf(s.Name), wakeConnectTimeout, ports, maxWaiting)
+	c := common(s, name, wakeConnectTimeout, ports, most)
 	c.ClusterDiscoveryType = &cluster.Cluster_Type{Type: cluster.Cluster_STATIC}
 	c.LoadAssignment = assignment(c.Name, []netip.AddrPort{s.Addr})
 	return c
@@ -135,7 +168,7 @@ func common(s *Service, name string, connect time.Duration, ports [2]uint32, mos
 			Value: &core.SocketOption_IntValue{IntValue: int64(ports[0]) | int64(ports[1])<<16},
 			State: core.SocketOption_STATE_PREBIND,
 		}}},
-		TypedExtensionProtocolOptions: protocolOptions(s, name == wakeOf(s.Name)),
+		TypedExtensionProtocolOptions: protocolOptions(s, name != podsOf(s.Name)),
 	}
 }
 

@@ -234,6 +234,6 @@ func (c *content) removeLater(s Service) {
 		c.version++
 		// There is nothing that could not be marshalled.
 		_ = change(c.pods, nil, []string{podsOf(name)})
-		_ = change(c.clusters, nil, []string{name, podsOf(name), wakeOf(name)})
+		_ = change(c.clusters, nil, clustersOf(name))
 	})
 }

@@ -136,10 +136,20 @@ func (f *fronts) leadsTo(revision string) bool {
 // reaches reports whether the Envoy has all clusters to which a service leads.
 func (f *fronts) reaches(s Service) bool {
 	if s.Traffic.Empty() {
-		return f.clusters[s.Name]
+		return f.has(s.Name)
 	}
 	for _, r := range s.Traffic.Revisions {
-		if !f.clusters[r.Service] {
+		if !f.has(r.Service) {
+			return false
+		}
+	}
+	return true
+}
+
+// has reports whether the Envoy has all clusters of a service.
+func (f *fronts) has(service string) bool {
+	for _, c := range clustersOf(service) {
+		if !f.clusters[c] {
 			return false
 		}
 	}

@@ -26,13 +26,14 @@ type Requests struct {
 	// Service is the name of the service.
 	Service string
 	// Pod is where the pod listens; invalid if the requests have no pod: they wait, or the service address or Envoy
-	// itself has answered them.
+	// itself has answered them, or they are upgraded.
 	Pod netip.AddrPort
 	// Started is the number of requests sent to the pod. A repeated request counts at each pod.
 	Started uint64
 	// Answered is the number of requests that have ended, by the class of the answer.
 	Answered [Classes]uint64
-	// Open is the number of requests now at the pod, or waiting. It is nil if this report does not include it.
+	// Open is the number of requests now at the pod, or waiting. It is nil if this report does not include it. Connections
+	// that go upgraded through the service address count only while they wait.
 	Open *uint32
 }
 
@@ -141,7 +142,7 @@ func answersOf(families []*dto.MetricFamily) (list []Requests) {
 				}
 			case "cluster." + pendingStat:
 				name := label(m, "envoy.cluster_name")
-				for _, suffix := range []string{podsOf(""), wakeOf("")} {
+				for _, suffix := range []string{podsOf(""), wakeOf(""), tunnelsOf("")} {
 					if service, ok := strings.CutSuffix(name, suffix); ok {
 						waiting[service] += uint32(m.GetGauge().GetValue())
 					}
@@ -166,7 +167,7 @@ func answerOf(m *dto.Metric) (r Requests, ok bool) {
 	if class >= Classes {
 		class = 0
 	}
-	r.Service = label(m, serviceTag)
+	r.Service = strings.TrimSuffix(label(m, serviceTag), upgradesOf(""))
 	r.Pod, _ = netip.ParseAddrPort(label(m, podTag)) // "-" if it got to none
 	r.Answered[class] = n
 	return r, true

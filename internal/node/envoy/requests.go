@@ -52,6 +52,7 @@ func reportRequests(b *bootstrap.Bootstrap) {
 				{MatchPattern: &matcher.StringMatcher_Contains{Contains: answersStat}},
 				{MatchPattern: &matcher.StringMatcher_Suffix{Suffix: podsOf("") + "." + pendingStat}},
 				{MatchPattern: &matcher.StringMatcher_Suffix{Suffix: wakeOf("") + "." + pendingStat}},
+				{MatchPattern: &matcher.StringMatcher_Suffix{Suffix: tunnelsOf("") + "." + pendingStat}},
 			},
 		}},
 	}}

@@ -59,10 +59,12 @@ func routes(s *Service) *route.RouteConfiguration {
 
 // routesTo lead requests to a destination.
 func routesTo(d destination) []*route.Route {
-	to := func(m *route.RouteMatch, on string) *route.Route {
+	to := func(m *route.RouteMatch, on string, upgrades bool) *route.Route {
 		m.Headers = append(m.Headers, d.headers...)
 		a := &route.RouteAction{Timeout: durationpb.New(0), RetryPolicy: retries(on)}
-		d.set(a)
+		if d.set(a); upgrades {
+			leadToUpgrades(a)
+		}
 		return &route.Route{Match: m, Action: &route.Route_Route{Route: a}}
 	}
 	path := func() *route.RouteMatch {
@@ -75,12 +77,28 @@ func routesTo(d destination) []*route.Route {
 			MatchPattern: &matcher.StringMatcher_SafeRegex{SafeRegex: &matcher.RegexMatcher{Regex: idempotent}},
 		}},
 	}}
+	upgraded := path() // upgrades that are not known have no such header here
+	upgraded.Headers = []*route.HeaderMatcher{{
+		Name: "upgrade", HeaderMatchSpecifier: &route.HeaderMatcher_PresentMatch{PresentMatch: true},
+	}}
 	return []*route.Route{
-		to(repeatable, retryReset), to(path(), retryUnseen),
+		to(upgraded, retryUnseen, true), to(repeatable, retryReset, false), to(path(), retryUnseen, false),
 		// WebSockets over HTTP/2 (RFC 8441) have no path to match by.
 		to(&route.RouteMatch{PathSpecifier: &route.RouteMatch_ConnectMatcher_{
 			ConnectMatcher: &route.RouteMatch_ConnectMatcher{},
-		}}, retryUnseen),
+		}}, retryUnseen, true),
+	}
+}
+
+// leadToUpgrades changes the clusters of a route to those for upgraded connections.
+func leadToUpgrades(a *route.RouteAction) {
+	switch c := a.ClusterSpecifier.(type) {
+	case *route.RouteAction_Cluster:
+		c.Cluster = upgradesOf(c.Cluster)
+	case *route.RouteAction_WeightedClusters:
+		for _, w := range c.WeightedClusters.Clusters {
+			w.Name = upgradesOf(w.Name)
+		}
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/websocket"
 )
 
 // Answer identifies the client and the server.
@@ -53,6 +55,7 @@ func pages() http.Handler {
 		held.Store(&b)
 		writeJSON(w, Answer{r.RemoteAddr, instance, os.Getenv("VERSION")})
 	})
+	mux.Handle("/socket", websocket.Handler(func(c *websocket.Conn) { _, _ = io.Copy(c, c) }))
 	mux.HandleFunc("/resolve", func(w http.ResponseWriter, r *http.Request) {
 		look := net.DefaultResolver.LookupHost
 		if _, err := netip.ParseAddr(r.FormValue("name")); err == nil {
