@@ -483,8 +483,15 @@ func floodCold(t *testing.T, mode XDPMode, proof Proof) {
 				usual[k], 2*distance)
 		}
 	}
-	if c := w.counters(); c["proven"] < floodedServices || c["unproven"] != 0 {
-		t.Errorf("counters %v: want %d proofs", c, floodedServices)
+	// A client that waits for so long that its kernel repeats the SYN, as on a busy machine, may be admitted for that.
+	repeated := uint64(0)
+	for _, took := range slices.Concat(attacked, usual) {
+		if took > time.Second { // the first repetition (RFC 6298, 2.1)
+			repeated++
+		}
+	}
+	if c := w.counters(); c["proven"]+c["unproven"] < floodedServices || c["unproven"] > repeated {
+		t.Errorf("counters %v: want %d proofs, as %d clients may have repeated their SYNs", c, floodedServices, repeated)
 	}
 }
 
