@@ -5,6 +5,7 @@ package controller
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"wangell.loutres.me/internal/base/monotime"
@@ -202,4 +203,47 @@ func TestStolenNodeIsWorthOneNode(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A report of a pod that there is not gives that daemon the list of pods, and has the controller send the others
+// nothing: otherwise one node could keep all of them busy.
+func TestReportsOfInventedPodsReachNoOtherNode(t *testing.T) {
+	w := newCluster(t, nil)
+	w.synced()
+	service := w.put(newService("a"), 1)
+	other := w.put(newService("b"), 2)
+	w.d.syn(service)
+	w.untilState("a", "Warm")
+	w.untilPods(service, " serving")
+	b := w.d.backend(service, 0)
+	stolen := w.daemonOn("stolen", &wire.Node{Addr: nodeAddr("stolen")})
+	t.Cleanup(func() { stolen.client.Close() })
+	w.until("it has the pods", func() bool { return stolen.pods(service) == " serving" })
+	stolen.set(func(d *fakeDaemon) { delete(d.backends, service) })
+	heard := func(d *fakeDaemon) int {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		n := 0
+		for _, h := range d.history {
+			if strings.HasPrefix(h, service.String()) {
+				n++
+			}
+		}
+		return n
+	}
+	before := []int{heard(w.d), heard(w.d2)}
+	for i := range uint64(100) {
+		stolen.send(&wire.Listening{Service: service, PodID: b.PodID + 1000 + i, At: monotime.Now()})
+		stolen.send(&wire.Stats{Pods: []wire.PodStats{{Service: service, PodID: b.PodID + 1000 + i}}})
+		stolen.send(&wire.Answers{At: monotime.Now(), Pods: []wire.PodAnswers{{
+			Service: service, PodID: b.PodID + 1000 + i,
+		}}})
+	}
+	stolen.syn(other) // comes after them
+	w.until("all is handled", func() bool { return w.state("b") == "Warm" })
+	w.untilPods(other, " serving")
+	if after := []int{heard(w.d), heard(w.d2)}; !slices.Equal(after, before) {
+		t.Errorf("the other nodes heard of the pods %v times, before %v", after, before)
+	}
+	w.until("the asker gets the list", func() bool { return stolen.pods(service) == " serving" })
 }

@@ -5,8 +5,10 @@ package controller
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/base/quota"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/internal/wire"
@@ -21,11 +23,14 @@ func (e *engine) noteAlert(from wire.Peer, m *wire.Alert) {
 	if m.Kind.OfWakes() {
 		v.Reason = v1alpha1.EventWakesLimited
 	}
+	_, known := e.pressures.get(k)
 	switch {
+	case m.Over && !known:
+		return
 	case m.Over:
 		e.events.report("", "", status.SeverityInfo, fmt.Sprintf("node %s: no longer scarce: %v", from.Node, m.Kind))
 		e.pressures.remove(k)
-	case e.pressures.count[from.ID] >= maxPressures:
+	case !known && e.pressures.count[from.ID] >= maxPressures || !e.alerts.take(from.ID, time.Now()):
 		return
 	default:
 		e.pressures.set(k, v)
@@ -41,6 +46,7 @@ func (e *engine) noteAlert(from wire.Peer, m *wire.Alert) {
 
 // dropAlerts forgets the alerts of a daemon that has disconnected: the next one measures anew.
 func (e *engine) dropAlerts(from wire.Peer) {
+	delete(e.alerts, from.ID)
 	for _, k := range e.pressures.ofSession(from.ID) {
 		e.pressures.remove(k)
 		e.checkPressed(k)
@@ -91,11 +97,30 @@ func alertText(node string, m *wire.Alert, unproven bool) string {
 	return "node " + node + ": " + text
 }
 
+// alertRate limits the alerts of a daemon: each may change the status of every service in use. A daemon sends each of
+// its alerts once a minute at most, and not more of them than maxPressures.
+var alertRate = quota.Rate{Burst: maxPressures, Pause: time.Second / 4}
+
+// deniedRate limits the events about denied clients of a service, of which clients and daemons could cause any number.
+var deniedRate = quota.Rate{Burst: 1, Pause: 10 * time.Second}
+
+// alertBuckets are what sessions have spent of alertRate.
+type alertBuckets map[uint64]*quota.Bucket
+
+func (a alertBuckets) take(session uint64, now time.Time) bool {
+	if a[session] == nil {
+		a[session] = &quota.Bucket{}
+	}
+	return a[session].Take(alertRate, now)
+}
+
 // noteDenied handles a node's report. Its gate counts from zero after the service was added there anew.
 func (e *engine) noteDenied(s *service, node string, m *wire.Denied) {
 	s.denied.note(node, m.Total, m.Source)
-	text := fmt.Sprintf("denied %s: its address may not connect to the service", m.Source)
-	e.events.report(s.key, v1alpha1.EventDenied, status.SeverityWarning, text)
+	if s.denied.events.Take(deniedRate, time.Now()) {
+		text := fmt.Sprintf("denied %s: its address may not connect to the service", m.Source)
+		e.events.report(s.key, v1alpha1.EventDenied, status.SeverityWarning, text)
+	}
 	e.changed.check(s)
 }
 
@@ -103,6 +128,7 @@ func (e *engine) noteDenied(s *service, node string, m *wire.Denied) {
 type denials struct {
 	byNode map[string]uint64
 	source netip.Addr // of the last one that was reported
+	events quota.Bucket
 }
 
 func (d *denials) total() (n uint64) {

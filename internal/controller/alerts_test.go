@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/status"
@@ -89,5 +90,55 @@ func TestDeniedClientsAreTold(t *testing.T) {
 	})
 	if w.state("a") != "Cold" {
 		t.Errorf("state %s", w.state("a"))
+	}
+}
+
+// Whoever is denied, or a daemon that invents it, causes few events and no endless work; what is counted stays right.
+func TestDeniedClientsAndAlertsCauseFewEvents(t *testing.T) {
+	w := newCluster(t, nil)
+	w.synced()
+	a := w.put(newService("a"), 1)
+	events := w.c.Subscribe(t.Context())
+	const sent = 100
+	for i := range uint64(sent) {
+		w.d.send(&wire.Denied{Service: a, Total: i + 1, Source: netip.MustParseAddr("192.0.2.200")})
+		w.d.send(&wire.Alert{Kind: wire.AlertNodeWakes, Over: true}) // of nothing
+	}
+	w.until("all are counted", func() bool { return w.status("a").Traffic.Denied == sent })
+	n, over := 0, 0
+	for done := false; !done; {
+		select {
+		case e := <-events:
+			switch {
+			case e.Reason == v1alpha1.EventDenied:
+				n++
+			case strings.Contains(e.Text, "no longer scarce"):
+				over++
+			}
+		default:
+			done = true
+		}
+	}
+	// A machine that is so busy that the loop takes longer than the pause may show more than one.
+	if n < 1 || n > sent/2 || over != 0 {
+		t.Errorf("%d events for %d denials, %d ends of alerts that never began", n, sent, over)
+	}
+}
+
+func TestAlertsOfADaemonAreLimited(t *testing.T) {
+	b, now := alertBuckets{}, time.Unix(1e9, 0)
+	count := func(session uint64) (n int) {
+		for range 10 * maxPressures {
+			if b.take(session, now) {
+				n++
+			}
+		}
+		return n
+	}
+	if n, m := count(1), count(2); n != maxPressures || m != maxPressures {
+		t.Errorf("%d and %d at once, want %d each", n, m, maxPressures)
+	}
+	if now = now.Add(time.Minute); count(1) != 240 {
+		t.Error("want 4 in a second")
 	}
 }

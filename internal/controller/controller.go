@@ -163,7 +163,7 @@ func New(cfg Config) (*Controller, error) {
 func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	e := &engine{
 		loop: c.loop, events: c.events, table: newTable(cfg.Node), wakes: newWakes(cfg.Wake), changed: newChangedSet(),
-		pressures: newPressures(), caller: cfg.Caller, held: map[v1alpha1.Key]int{},
+		pressures: newPressures(), alerts: alertBuckets{}, caller: cfg.Caller, held: map[v1alpha1.Key]int{},
 		preparer: newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
 		cluster:  cluster, began: time.Now(),
 	}

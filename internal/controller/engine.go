@@ -34,6 +34,7 @@ type engine struct {
 	wakes     *wakes
 	changed   *changedSet
 	pressures *pressures
+	alerts    alertBuckets
 	caller    func(v1alpha1.Key, wire.Caller) // Config.Caller; may be nil
 	held      map[v1alpha1.Key]int            // by how many users a service is kept awake
 	cluster   runtime.Cluster                 // nil on one machine

@@ -37,6 +37,7 @@ type fakeCluster struct {
 
 	addrs     map[string][]netip.Addr      // of nodes; nil: those of nodeAddr
 	taints    map[string][]corev1.Taint    // of nodes
+	absent    map[string]bool              // nodes that the cluster does not have
 	labels    map[string]map[string]string // of nodes, further ones
 	preferred map[v1alpha1.Key][]string    // of the last PreferNodes
 	frozen    map[string]bool              // of the last SetFrozen of each pod
@@ -61,6 +62,9 @@ func (r *fakeCluster) PullImage(ctx context.Context, pull runtime.ImagePull) err
 func (r *fakeCluster) DescribeNode(_ context.Context, name string) (map[string]string, []corev1.Taint, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.absent[name] {
+		return nil, nil, runtime.ErrNotFound
+	}
 	labels := map[string]string{corev1.LabelHostname: name}
 	maps.Copy(labels, r.labels[name])
 	return labels, r.taints[name], nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/node/cri"
@@ -179,8 +180,8 @@ func TestImagesGoWherePodsCouldRun(t *testing.T) {
 // testDigest returns a digest that is made of one character.
 func testDigest(c string) string { return "sha256:" + strings.Repeat(c, 64) }
 
-// The first node that has an image decides what its tag stands for: the others get that content, also if the tag has
-// moved meanwhile, and also under the next controller.
+// Two nodes decide what a tag stands for: the others get that content, also if the tag has moved meanwhile, and also
+// under the next controller.
 func TestATagIsResolvedOnceForAllNodes(t *testing.T) {
 	w := imageCluster(t, nil)
 	w.apply(newService("a"))
@@ -189,15 +190,18 @@ func TestATagIsResolvedOnceForAllNodes(t *testing.T) {
 	w.untilWants(w.d2, ref)
 	events := w.c.Subscribe(t.Context())
 	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("1")})
-	fixed := "registry.example/a@" + testDigest("1")
-	w.untilWants(w.d, fixed)
-	w.untilWants(w.d2, fixed)
 	if st := w.images("a", "Present"); !strings.HasPrefix(st.Message, "on 1 of 2 nodes (n1), digest "+testDigest("1")) {
 		t.Errorf("status %+v", st)
 	}
-	w.d2.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("2")}) // the tag has moved
-	w.d2.report(wire.ImageReport{Ref: fixed, State: wire.ImagePresent, Digest: testDigest("1")})
+	if got := w.status("a").Service.Status.ImageDigests; len(got) != 0 {
+		t.Errorf("one node of two has decided: %v", got)
+	}
+	w.d2.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("1")})
+	fixed := "registry.example/a@" + testDigest("1")
+	w.untilWants(w.d, fixed)
+	w.untilWants(w.d2, fixed)
 	w.until("both have it", func() bool { return strings.HasPrefix(w.status("a").Images.Message, "on 2 of 2") })
+	w.d2.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("2")}) // the tag has moved
 	want := []v1alpha1.ImageDigest{{Image: ref, Digest: testDigest("1")}}
 	if got := w.status("a").Service.Status.ImageDigests; !slices.Equal(got, want) {
 		t.Errorf("digests %v", got)
@@ -219,11 +223,46 @@ func TestATagIsResolvedOnceForAllNodes(t *testing.T) {
 	w.until("the old digest is forgotten", func() bool { return len(w.status("a").Service.Status.ImageDigests) == 0 })
 	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) { s.ImagePullPolicy = corev1.PullAlways }))
 	w.untilWants(w.d, ref)
-	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("2")})
-	w.images("a", "Present")
+	for _, d := range []*fakeDaemon{w.d, w.d2} {
+		d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("2")})
+	}
+	w.until("both have it again", func() bool { return strings.HasPrefix(w.status("a").Images.Message, "on 2 of 2") })
 	if got := w.status("a").Service.Status.ImageDigests; len(got) != 0 {
 		t.Errorf("digests with policy Always: %v", got)
 	}
+}
+
+// A node cannot choose what the others run: not by being the first to report, nor with the name of a node that the
+// cluster does not have. If the tag has moved between two pulls, both nodes pull again.
+func TestStolenNodeDoesNotChooseWhatOthersRun(t *testing.T) {
+	w := imageCluster(t, func(c *fakeCluster) { c.absent = map[string]bool{"gone": true} })
+	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) {
+		s.ImagePull = &v1alpha1.ImagePull{
+			Nodes: new(intstr.FromString("All")),
+		}
+	}))
+	const ref = "registry.example/a:1"
+	w.untilWants(w.d, ref)
+	w.untilWants(w.d2, ref)
+	gone := w.daemonOn("gone", &wire.Node{Addr: nodeAddr("gone")})
+	t.Cleanup(func() { gone.client.Close() })
+	evil := wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("6")}
+	gone.report(evil)
+	w.d2.report(evil) // the stolen one
+	w.until("it is heard", func() bool { return strings.HasPrefix(w.status("a").Images.Message, "on 1 of 2 nodes (n2)") })
+	if got := w.status("a").Service.Status.ImageDigests; len(got) != 0 {
+		t.Errorf("a node has decided: %v", got)
+	}
+	if got, _ := gone.wants(); len(got) != 0 {
+		t.Errorf("a node that the cluster does not have gets %v", got)
+	}
+	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("1")})
+	for _, d := range []*fakeDaemon{w.d, w.d2} {
+		w.untilWant(d, ref, func(i wire.WantedImage) bool { return i.Policy == wire.ImageAlways && i.Revision == 1 })
+		d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("2")})
+	}
+	w.untilWants(w.d, "registry.example/a@"+testDigest("2"))
+	w.untilWants(w.d2, "registry.example/a@"+testDigest("2"))
 }
 
 func TestDigestsOfAnEarlierControllerStay(t *testing.T) {

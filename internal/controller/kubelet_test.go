@@ -67,8 +67,8 @@ func notPresent(ref string) wire.ImageReport {
 
 func never(w wire.WantedImage) bool { return w.Policy == wire.ImageNever }
 
-// Images of pods with pull secrets are pulled by kubelet, and the daemons look whether they are there. The digest that
-// the first node has is what kubelet pulls on the next.
+// Images of pods with pull secrets are pulled by kubelet, and the daemons look whether they are there. The digest on
+// which two nodes agree is what kubelet pulls from then on.
 func TestKubeletPullsWhatNeedsItsPodsSecrets(t *testing.T) {
 	w := imageCluster(t, nil)
 	w.apply(private("a", ""))
@@ -91,15 +91,18 @@ func TestKubeletPullsWhatNeedsItsPodsSecrets(t *testing.T) {
 	w.d.report(wire.ImageReport{Ref: privateImage, State: wire.ImagePresent, Digest: testDigest("1")})
 	w.images("a", "Present")
 	fixed := "r.example/private@" + testDigest("1")
-	w.untilWant(w.d2, fixed, never)
-	w.d2.report(notPresent(fixed))
-	w.until("n2 pulls the digest", func() bool { return slices.Equal(w.asked("n2"), []string{"a " + fixed}) })
+	w.d2.report(notPresent(privateImage))
+	w.until("n2 pulls it", func() bool { return len(w.asked("n2")) > 0 })
+	w.d2.report(wire.ImageReport{Ref: privateImage, State: wire.ImagePresent, Digest: testDigest("1")})
 	w.untilWant(w.d, fixed, never)
+	w.untilWant(w.d2, fixed, never)
 	w.d.report(wire.ImageReport{Ref: fixed, State: wire.ImagePresent, Digest: testDigest("1")})
 	w.d2.report(wire.ImageReport{Ref: fixed, State: wire.ImagePresent, Digest: testDigest("1")})
 	w.until("both have it", func() bool { return strings.HasPrefix(w.status("a").Images.Message, "on 2 of 2") })
-	if got := w.asked("n1"); !slices.Equal(got, []string{"a " + privateImage}) {
-		t.Errorf("n1 pulled %v", got)
+	for _, node := range []string{"n1", "n2"} {
+		if got := w.asked(node); !slices.Equal(got, []string{"a " + privateImage}) {
+			t.Errorf("%s pulled %v", node, got)
+		}
 	}
 	// An administrator removes it.
 	w.d.report(notPresent(fixed))

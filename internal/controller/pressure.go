@@ -80,6 +80,18 @@ func (p *pressures) of(addr netip.AddrPort, inUse bool) status.Pressure {
 	return p.nodes.summary
 }
 
+// get returns a pressure that is recorded.
+func (p *pressures) get(k pressureKey) (v status.Pressure, known bool) {
+	set := &p.nodes
+	if k.service.IsValid() {
+		if set = p.own[k.service]; set == nil {
+			return v, false
+		}
+	}
+	v, known = set.all[k]
+	return v, known
+}
+
 // set records a pressure.
 func (p *pressures) set(k pressureKey, v status.Pressure) {
 	set := &p.nodes

@@ -66,6 +66,19 @@ func (u *publisher) publish(s *service, a lifecycle.PublishBackends) {
 	}
 }
 
+// repeat sends the pods of a service to one daemon, which refers to one that is gone.
+func (u *publisher) repeat(s *service, to wire.Peer) {
+	switch p := s.publication; {
+	case s.homeless:
+	case p == nil: // the first publication, which all others get as well
+		u.deliver(s, lifecycle.Rejoined{})
+	default:
+		if e, ok := u.feed.encode(p, to.Node); ok {
+			u.daemons.sendBatch(to.ID, []wire.Encoded{e}, nil)
+		}
+	}
+}
+
 // welcome brings a daemon that has joined up to date. The table of services is on its way already.
 func (u *publisher) welcome(p wire.Peer) {
 	u.feed.join(p)

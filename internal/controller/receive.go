@@ -81,7 +81,7 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 			e.step(p.service, lifecycle.Deaf{Ref: p.ref})
 		}
 	case *wire.Trace:
-		if p := r.find(m.Service, m.PodID); p != nil {
+		if p := r.find(from, m.Service, m.PodID); p != nil {
 			e.step(p.service, lifecycle.Trace{
 				Ref: p.ref, Released: m.Released, FirstSYNACK: m.FirstSYNACK, FirstByte: m.FirstByte,
 				ReleasedN: m.ReleasedN,
@@ -172,22 +172,22 @@ func (r *receiver) wake(from wire.Peer, m *wire.Wake) {
 	}
 }
 
-// find returns the pod that a daemon refers to. If there is none, the daemon gets the list of pods, and so forgets
-// that pod.
-func (r *receiver) find(addr netip.AddrPort, id uint64) *pod {
+// find returns the pod that a daemon refers to. If there is none, that daemon gets the list of pods, and so forgets
+// the pod. The others get nothing: a daemon could refer to what there is not all the time.
+func (r *receiver) find(from wire.Peer, addr netip.AddrPort, id uint64) *pod {
 	p, s := r.engine.table.byWire[id], r.engine.table.byAddr[addr]
 	if p != nil && p.service == s {
 		return p
 	}
 	if s != nil {
-		r.engine.step(s, lifecycle.Rejoined{})
+		r.engine.publisher.repeat(s, from)
 	}
 	return nil
 }
 
 // findAtHome is find for reports that count only from the pod's home node; it returns nil for any other node.
 func (r *receiver) findAtHome(from wire.Peer, addr netip.AddrPort, id uint64) *pod {
-	if p := r.find(addr, id); p != nil && p.node == from.Node {
+	if p := r.find(from, addr, id); p != nil && p.node == from.Node {
 		return p
 	}
 	return nil
@@ -212,7 +212,7 @@ func (r *receiver) stats(from wire.Peer, st wire.PodStats) {
 // ended.
 func (r *receiver) answers(from wire.Peer, at monotime.Time, a wire.PodAnswers) {
 	if a.PodID != 0 {
-		if p := r.find(a.Service, a.PodID); p != nil {
+		if p := r.find(from, a.Service, a.PodID); p != nil {
 			started, _, failed := p.answers.add(from.Node, at, a)
 			p.service.traffic.Requests += started
 			p.service.traffic.FailedRequests += failed

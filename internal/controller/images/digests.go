@@ -5,11 +5,13 @@ package images
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/images/imageref"
+	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -56,25 +58,81 @@ func (r *Digests) Ran(image, digest string) {
 	}
 }
 
-// learn records the digests of images from the first node that has them: the others then get the same content, even
-// if the tag has moved. It reports whether there is a new digest.
-func (r *Digests) learn(spec *v1alpha1.WangellServiceSpec, nodes []string, report stateOf) bool {
+// learn records the digests of images on which two nodes agree: the others then get the same content, even if the tag
+// has moved. It reports whether there is a new digest, and the images of which each node has another content.
+func (r *Digests) learn(spec *v1alpha1.WangellServiceSpec, v votes) (learned bool, disputed []string) {
 	list := r.List
 	for _, image := range spec.Images() {
 		if r.names[image.Ref] != "" || !resolves(spec, image) {
 			continue
 		}
-		for _, node := range nodes {
-			has := report(node, image.Ref)
-			if has.State == wire.ImagePresent && has.Digest != "" {
-				list = append(slices.Clip(list), v1alpha1.ImageDigest{Image: image.Ref, Digest: has.Digest})
-				break
-			}
+		switch digest, split := v.of(image.Ref); {
+		case split:
+			disputed = append(disputed, image.Ref)
+		case digest != "":
+			list = append(slices.Clip(list), v1alpha1.ImageDigest{Image: image.Ref, Digest: digest})
 		}
 	}
-	if len(list) == len(r.List) {
-		return false
+	if len(list) > len(r.List) {
+		r.Set(spec, list)
+		learned = true
 	}
-	r.Set(spec, list)
-	return true
+	return learned, disputed
+}
+
+// votes are what the nodes of a service say of its images.
+type votes struct {
+	nodes  []string
+	report stateOf     // what their daemons have reported
+	state  stateOf     // the same, with pulls by kubelet
+	alone  func() bool // there is no other node where the pods could run
+}
+
+// of returns what a tag stands for: the digest that two nodes report, so that no single node chooses what others run.
+// One is enough if the pods could run nowhere else, or if all others report that the registry is out of their reach.
+// disputed is set if all nodes have the image and no two have the same content.
+func (v votes) of(ref string) (digest string, disputed bool) {
+	var seen []string
+	unreachable := 0
+	for _, node := range v.nodes {
+		if has := v.report(node, ref); has.State == wire.ImagePresent && has.Digest != "" {
+			if slices.Contains(seen, has.Digest) {
+				return has.Digest, false
+			}
+			seen = append(seen, has.Digest)
+			continue
+		}
+		if is := v.state(node, ref); is.State == wire.ImageFailed && is.Reason == cri.ReasonUnreachable {
+			unreachable++
+		}
+	}
+	switch others := len(v.nodes) - 1; {
+	case len(seen) == 1 && (others > 0 && unreachable == others || others == 0 && v.alone()):
+		return seen[0], false
+	default:
+		return "", len(seen) > 1 && len(seen) == len(v.nodes)
+	}
+}
+
+// dispute is a tag of which each node has another content, as it has moved between their pulls: they pull it again.
+type dispute struct {
+	rounds uint64
+	due    time.Time // when the next round may begin
+}
+
+const (
+	// maxDisputes is how often nodes pull an image again because of a dispute. A node that lies prolongs it.
+	maxDisputes = 4
+	// disputePause is the pause after the first round, which doubles.
+	disputePause = 20 * time.Second
+)
+
+// next begins another round, and returns the pause after it; 0 if none is due.
+func (d *dispute) next(now time.Time) (pause time.Duration) {
+	if d.rounds >= maxDisputes || now.Before(d.due) {
+		return 0
+	}
+	pause = disputePause << d.rounds
+	d.rounds, d.due = d.rounds+1, now.Add(pause)
+	return pause
 }

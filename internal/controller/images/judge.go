@@ -4,6 +4,7 @@ package images
 
 import (
 	"slices"
+	"time"
 
 	"wangell.loutres.me/internal/decide/placement"
 	"wangell.loutres.me/internal/node/cri"
@@ -17,6 +18,8 @@ type judge struct {
 	host    Host
 	cluster runtime.Cluster
 	lazy    bool // Config.Lazy
+	// news is called when the services that use an image are to be judged again.
+	news func(image string)
 }
 
 // service reports the state of a service's images to users and the runtime, if it has changed. resolved is set if names
@@ -64,12 +67,45 @@ func (j *judge) service(s *Service) (resolved bool) {
 
 // learn resolves the names of a service's images, and reports whether there is a new digest.
 func (j *judge) learn(s *Service) bool {
-	if !s.Digests.learn(&s.spec.Spec, j.plan.Nodes[string(s.key)], j.report) {
+	learned, disputed := s.Digests.learn(&s.spec.Spec, votes{
+		nodes: j.plan.Nodes[string(s.key)], report: j.report, state: j.stateOn, alone: func() bool { return j.alone(s) },
+	})
+	for _, ref := range disputed {
+		learned = j.pullAgain(ref) || learned
+	}
+	if !learned {
 		return false
 	}
 	for _, d := range s.Digests.List {
 		j.rename(d.Image, s.Digests.names[d.Image], d.Digest)
+		delete(j.disputes, d.Image)
 	}
+	return true
+}
+
+// alone reports whether the pods of a service could run on one node only.
+func (j *judge) alone(s *Service) bool {
+	pod, n := s.podSpec(), 0
+	for _, at := range j.nodes {
+		if at.described && placement.Fits(pod, &at.Node) {
+			n++
+		}
+	}
+	return n == 1
+}
+
+// pullAgain has all nodes pull an image of which each has another content, and reports whether they are to do so now.
+func (j *judge) pullAgain(ref string) bool {
+	d := j.disputes[ref]
+	if d == nil {
+		d = &dispute{}
+		j.disputes[ref] = d
+	}
+	pause := d.next(time.Now())
+	if pause == 0 {
+		return false
+	}
+	j.host.After(pause, func() { j.news(ref) })
 	return true
 }
 

@@ -56,6 +56,9 @@ func (p *kubelet) divideWants(n *node) []wire.WantedImage {
 	list := make([]wire.WantedImage, len(wants))
 	kept := make(map[string]*kubeletPull)
 	for i, w := range wants {
+		if d := p.disputes[w.Name]; d != nil && w.Policy == corev1.PullIfNotPresent {
+			w.Policy, w.Revision = corev1.PullAlways, d.rounds
+		}
 		policy := cmp.Or(policies[w.Policy], wire.ImageIfNotPresent)
 		list[i] = wire.WantedImage{Ref: w.Name, Policy: policy, Lazy: w.Lazy, Revision: w.Revision}
 		if !p.needsKubelet(n, w) {

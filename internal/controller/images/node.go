@@ -20,6 +20,8 @@ type state struct {
 	nodes map[string]*node
 	plan  placement.Plan
 	users map[string][]*Service // services by image
+	// disputes are those about images, by their names.
+	disputes map[string]*dispute
 }
 
 // node is a node that has, or had, a daemon.

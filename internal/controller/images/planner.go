@@ -92,8 +92,8 @@ type Planner struct {
 
 // NewPlanner returns a planner, which begins once Begin is called and daemons have joined.
 func NewPlanner(host Host, cfg Config) *Planner {
-	p := &Planner{state: &state{nodes: map[string]*node{}}, Config: cfg, host: host}
-	p.judge = &judge{state: p.state, host: host, cluster: cfg.Cluster, lazy: cfg.Lazy}
+	p := &Planner{state: &state{nodes: map[string]*node{}, disputes: map[string]*dispute{}}, Config: cfg, host: host}
+	p.judge = &judge{state: p.state, host: host, cluster: cfg.Cluster, lazy: cfg.Lazy, news: p.judgeUsers}
 	p.kubelet = &kubelet{
 		state: p.state, host: host, cluster: cfg.Cluster, retry: cfg.Retry, tell: p.tell, news: p.judgeUsers,
 	}
@@ -230,6 +230,7 @@ func (p *Planner) decide() {
 		}
 	}
 	p.plan = placement.Place(services, nodes, wire.MaxImages)
+	maps.DeleteFunc(p.disputes, func(image string, _ *dispute) bool { return p.users[image] == nil })
 	for _, n := range p.nodes {
 		if n.described && n.session != 0 {
 			p.tell(n)
