@@ -60,7 +60,7 @@ var (
 	}
 )
 
-// typesFor returns the types of an image with a compression, given that of the source. Docker's stay, except that they
+// typesFor returns the types of an image with a compression, given the type of the source. Docker's stay, but they
 // have neither zstd nor the annotations of tables of contents.
 func typesFor(source string, c Compression) mediaTypes {
 	docker := source == dockerTypes.index || source == dockerTypes.manifest

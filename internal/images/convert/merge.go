@@ -82,7 +82,7 @@ func (n *node) child(name string) *node {
 // exists reports whether there is a file or directory under the name; otherwise it only remembers a whiteout.
 func (n *node) exists() bool { return n.isDir || n.inode != nil }
 
-// clear removes the content under a name, and records that it hides that of lower layers.
+// clear removes the content under a name, and records that it hides the content of lower layers.
 func (n *node) clear() {
 	if n.inode != nil {
 		n.inode.names = slices.DeleteFunc(n.inode.names, func(x *node) bool { return x == n })

@@ -43,8 +43,8 @@ type Maker struct {
 	Version string
 }
 
-// Find returns the mkfs.erofs in the folders of path, which is a $PATH. One that cannot read archives, as before
-// erofs-utils 1.7, is an error.
+// Find returns the mkfs.erofs in the folders of path, which is a $PATH. It is an error if that cannot read archives,
+// which it can since erofs-utils 1.7.
 func Find(ctx context.Context, path string) (Maker, error) {
 	for _, dir := range filepath.SplitList(path) {
 		file := filepath.Join(dir, Program)

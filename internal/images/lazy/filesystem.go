@@ -291,7 +291,7 @@ func (f *filesystem) end(m *mounted) error {
 	return errors.Join(err, f.store.release(m.blob, keep))
 }
 
-// leave keeps the files of blobs from now on, for the next Server.
+// leave makes Close keep the files of blobs, for the next Server.
 func (f *filesystem) leave() {
 	f.mounts.Lock()
 	defer f.mounts.Unlock()

@@ -55,7 +55,7 @@ func (g *gunzip) ParseFooter(footer []byte) (payload, toc, size int64, err error
 
 // Package estargz prefers decompressors of its own to those that it is given, by the footer of a blob. So the footer
 // is marked as another one, by the bits of markBits in its byte markAt: the first one of the name of gzip's extra
-// field, which is part of no digest but that of the whole blob.
+// field, which only the digest of the whole blob covers.
 const (
 	markAt   = 12
 	markBits = 0x80

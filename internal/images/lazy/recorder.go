@@ -25,7 +25,7 @@ const (
 	learnLongest = trace.Longest
 )
 
-// Limits of recordings: files per layer, and layers, the oldest of which are forgotten.
+// Limits of recordings: files per layer, and layers. Beyond the latter, the oldest ones are forgotten.
 const (
 	mostFiles  = 10_000
 	mostTraces = 2_000
@@ -83,7 +83,7 @@ func (r *recorder) names(tree metadata.Reader) {
 	r.tree = tree
 }
 
-// begin has everything noted from now on.
+// begin starts to note everything.
 func (r *recorder) begin(image string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +106,7 @@ func (r *recorder) open(id uint32, now time.Time) {
 	r.later()
 }
 
-// learns reports whether recording goes on.
+// learns reports whether recording continues.
 func (r *recorder) learns(now time.Time) bool {
 	return !r.ended && (r.first.IsZero() || now.Sub(r.last) < learnQuiet && now.Sub(r.first) < learnLongest)
 }

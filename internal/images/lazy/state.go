@@ -82,13 +82,13 @@ type Blob struct {
 	refs    int    // mounts
 	unpack  func() // called once everything mounted is present; nil: done, or not wanted
 	blocks  blocks
-	begun   map[int]beginning // missing blocks of which some bytes are present
+	begun   map[int]beginning // missing blocks that are present in part
 	left    int               // number of missing blocks
 	plan    plan              // what the background fetches first
 	cursor  int               // where the background continues
 	lent    []bool            // blocks that came from the node's mirror and are not verified
 	borrows int               // their number
-	expired int               // reads that waited in vain
+	expired int               // reads that failed after a wait
 	doubts  int               // how often lent blocks were wrong
 	wary    bool              // lent blocks were wrong: only the registry is asked
 	used    uint64            // the store's clock at the last read that waited

@@ -82,7 +82,7 @@ func (b *Blob) retried(try func() error) error {
 const mostTries = 3
 
 // doubted returns how often bytes from the node's mirror were wrong, which several readers may notice at once, and
-// how often reads have waited in vain.
+// how often reads have failed after a wait.
 func (b *Blob) doubted() (doubts, expired int) {
 	b.store.mu.Lock()
 	defer b.store.mu.Unlock()

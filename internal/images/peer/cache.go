@@ -62,7 +62,7 @@ func newCaches(at map[string]string) (*caches, error) {
 	return c, nil
 }
 
-// serves reports whether a repository has a cache that can be asked now.
+// serves reports whether a repository has a cache that can be asked at present.
 func (c *caches) serves(repository string, now time.Time) bool {
 	registry, _, _ := strings.Cut(repository, "/")
 	if _, known := c.hosts[registry]; !known {

@@ -19,7 +19,7 @@ import (
 const (
 	// maxTries is how often a blob is put together before its download fails.
 	maxTries = 3
-	// keptFor is how long a download without users goes on: containerd comes back after an interruption.
+	// keptFor is how long a download without users continues: containerd comes back after an interruption.
 	keptFor = 5 * time.Minute
 )
 

@@ -118,7 +118,7 @@ func (m *Mirror) check(d *download) {
 	d.hashing.Lock()
 	defer d.hashing.Unlock()
 	if d.hashed == d.pieces {
-		return // the caller before this one saw the last piece, too
+		return // an earlier caller saw the last piece as well
 	}
 	for d.hashed < d.pieces {
 		m.mu.Lock()

@@ -33,7 +33,7 @@ func (m *Mirror) peer(at wire.Mirror) string {
 	}
 	pin := pin.Checked(func(sum [32]byte) error {
 		if sum != at.Fingerprint {
-			return fmt.Errorf("the certificate of %v is not the one that its node has told the controller", at.Addr)
+			return fmt.Errorf("the certificate of %v is not the one that its node reported to the controller", at.Addr)
 		}
 		return nil
 	})
@@ -65,7 +65,7 @@ func (m *Mirror) fromRegistry(d *download, piece int) {
 	m.settle(d, piece, "", err)
 }
 
-// failed reports whether an error is the source's, and not that of a download that has ended or of its file.
+// failed reports whether the source caused an error, rather than the end of a download or its file.
 func failed(d *download, err error) bool {
 	var own *fileError
 	return err != nil && d.ctx.Err() == nil && !errors.As(err, &own)

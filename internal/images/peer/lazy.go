@@ -182,7 +182,7 @@ func (m *Mirror) askPart(
 	return data.Bytes(), err
 }
 
-// lentPart is a blob of which only a part is there.
+// lentPart is a blob that is there in part.
 type lentPart struct {
 	data []byte
 	at   int64
@@ -267,7 +267,7 @@ func (m *Mirror) lazyReport(k blobindex.Key, now time.Time) (wire.Blob, bool) {
 	return r, true
 }
 
-// lazyParts returns the number of blobs of which the index has recorded parts. m.mu is held.
+// lazyParts returns the number of blobs with parts in the index. m.mu is held.
 func (m *Mirror) lazyParts() (n int) {
 	for _, b := range m.lazy {
 		if b.told != nil && !b.whole {

@@ -115,7 +115,7 @@ func (l local) size(k blobindex.Key) (io.ReadSeekCloser, error) {
 	return part{io.NewSectionReader(lentPart{}, 0, int64(size)), readapi.SourceNode, func() {}}, nil
 }
 
-// part is a blob of which a range can be read.
+// part is a blob from which ranges can be read.
 type part struct {
 	*io.SectionReader
 	source string

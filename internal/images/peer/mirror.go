@@ -90,7 +90,7 @@ type Mirror struct {
 	changes   map[blobindex.Key]wire.Blob // that were not reported
 }
 
-// forget records that containerd no longer has a blob. m.mu is held.
+// forget records that containerd has removed a blob. m.mu is held.
 func (m *Mirror) forget(k blobindex.Key) {
 	if _, known := m.stored[k]; known {
 		delete(m.stored, k)

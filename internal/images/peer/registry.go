@@ -153,7 +153,7 @@ func (r *registries) open(
 	return r.ask(ctx, k, query{method: http.MethodGet, kind: kindOf(manifest), offset: offset, length: length})
 }
 
-// ask sends a query, of which it sets the rest, to the hosts of a registry until one has what it asks for.
+// ask completes a query and sends it to the hosts of a registry until one has what it asks for.
 func (r *registries) ask(ctx context.Context, k blobindex.Key, q query) (io.ReadCloser, error) {
 	registry, name, _ := strings.Cut(k.Repository, "/")
 	hosts, err := r.hosts.Hosts(registry)
@@ -181,7 +181,7 @@ type query struct {
 	offset, length       uint64
 }
 
-// do sends the request, and repeats it with authorization if the host asks for that.
+// do sends the request, and repeats it with authorization if the host requires it.
 func (q *query) do(ctx context.Context) (io.ReadCloser, error) {
 	at := url.URL{
 		Scheme: q.host.Scheme, Host: q.host.Host,

@@ -39,7 +39,7 @@ func (m *Mirror) Want(images []wire.WantedImage) {
 }
 
 // Need sets the repositories of images that pods on this node may need, whether or not they are pulled ahead of need.
-// The mirror shares those of their images that the registry gives to everybody.
+// The mirror shares only images that the registry gives to everybody.
 func (m *Mirror) Need(repositories []string) {
 	m.mu.Lock()
 	m.needed = repositories
@@ -48,7 +48,7 @@ func (m *Mirror) Need(repositories []string) {
 	m.Scan()
 }
 
-// share decides what is shared, and forgets what no longer is. m.mu is held.
+// share decides what is shared, and forgets the rest. m.mu is held.
 func (m *Mirror) share() {
 	before := m.shared
 	m.shared = make(map[string]sharing, len(m.planned)+len(m.needed))

@@ -9,7 +9,7 @@ import (
 	"wangell.loutres.me/internal/decide/swarm"
 )
 
-// leased returns the pieces of this node's lease that it fetches from the registry now: if there is a cache, only
+// leased returns the pieces of this node's lease to fetch from the registry next: if there is a cache, only
 // after no piece has come for a while. m.mu is held.
 func (m *Mirror) leased(d *download, now time.Time) swarm.Set {
 	if m.caches.serves(d.key.Repository, now) && (d.streaming || !d.streamed && now.Sub(d.moved) < cachePatience) {

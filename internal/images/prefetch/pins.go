@@ -32,12 +32,12 @@ func (k *Keeper) clean(ctx context.Context) {
 	k.tidying = false
 	if err != nil && ctx.Err() == nil {
 		k.tidy, k.tidyAt = true, time.Now().Add(k.cfg.FirstRetry)
-		k.cfg.Log.Warn("images that no service needs stay pinned for now", "error", err)
+		k.cfg.Log.Warn("images that no service needs stay pinned until the next attempt", "error", err)
 	}
 	k.notify()
 }
 
-// Release removes all pins, also those of earlier processes. Run must have ended.
+// Release removes all pins, including those of earlier processes. Run must have ended.
 func (k *Keeper) Release(ctx context.Context) error {
 	return k.unpin(ctx, func(string, map[string]bool) bool { return true })
 }

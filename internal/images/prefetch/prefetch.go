@@ -129,7 +129,7 @@ func New(cfg Config) *Keeper {
 	return &Keeper{cfg: cfg, metrics: newMetrics(), more: make(chan struct{}, 1), entries: map[string]*entry{}}
 }
 
-// Want replaces the set. Pulls of images that have left it are cancelled, but not that of a tag that its digest has
+// Want replaces the set. Pulls of images that have left it are cancelled, but not the pull of a tag that its digest has
 // replaced: the first node that has pulled a tag determines the digest, while others are still pulling the tag.
 func (k *Keeper) Want(set []wire.WantedImage) {
 	k.mu.Lock()

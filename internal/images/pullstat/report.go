@@ -21,7 +21,7 @@ const (
 	Hash Phase = "hash"
 	// Apply is the creation of the layer's files.
 	Apply Phase = "apply"
-	// Fsync is the commit of a blob to the content store and of a snapshot, both of which wait for the disk.
+	// Fsync is the commit of a blob to the content store and the commit of a snapshot, which both wait for the disk.
 	Fsync Phase = "fsync"
 	// Finish is from the last snapshot's commit to the end of the pull: the image's record, leases.
 	Finish Phase = "finish"

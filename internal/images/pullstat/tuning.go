@@ -12,7 +12,7 @@ import (
 // a layer waits for the disk from time to time.
 const RecommendedUnpackers = 4
 
-// DefaultDownloads is the number of layers that containerd downloads at once unless it is told otherwise.
+// DefaultDownloads is the number of layers that containerd downloads at once by default.
 const DefaultDownloads = 3
 
 // UnpacksInParallel reports whether a version of containerd unpacks layers in parallel, and correctly: 2.2.3 or later

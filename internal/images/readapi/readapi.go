@@ -33,7 +33,7 @@ type Content interface {
 const (
 	PartsHeader   = "Wangell-Parts"
 	PartsHere     = "here"     // if it is on this node already
-	PartsAnywhere = "anywhere" // from other nodes, too
+	PartsAnywhere = "anywhere" // also from other nodes
 )
 
 // SourceHeader is the header of the response to such a client, with the source of the range: SourceNode, this node,
@@ -112,7 +112,7 @@ func fail(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// MediaType returns the media type of a manifest or index. Anything else gets that of a manifest, which its reader
+// MediaType returns the media type of a manifest or index. Anything else gets the type of a manifest, which its reader
 // then refuses.
 func MediaType(text []byte) string {
 	var m struct {

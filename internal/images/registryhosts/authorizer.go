@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// tokenTimeout bounds the request for a token, which goes on when its first caller gives up.
+// tokenTimeout bounds the request for a token, which continues when its first caller gives up.
 const tokenTimeout = 30 * time.Second
 
 // authorizer lets one goroutine at a time use another authorizer for a host and scope.
@@ -25,7 +25,7 @@ type authorizer struct {
 
 // Shared returns an authorizer for concurrent use. That of containerd has a data race when a token has expired (it
 // writes the end of the new one's validity while others read it), and remembers for ever that its caller gave up
-// during a request for a token. Callers for the same host and scope wait for one request here, which goes on when one
+// during a request for a token. Callers for the same host and scope wait for one request here, which continues when one
 // of them gives up.
 func Shared(inner docker.Authorizer) docker.Authorizer { return newAuthorizer(inner, nil) }
 

@@ -31,13 +31,13 @@ type entry struct {
 	until time.Time
 }
 
-// New returns a cache of what look returns, one call of which happens at a time.
+// New returns a cache of the results of look, which is called once at a time.
 func New(look docker.RegistryHosts) *Cache {
 	return &Cache{look: look, now: time.Now, known: map[string]*entry{}}
 }
 
 // Hosts returns the hosts of a registry, in the order in which to ask them. Their authorizers are as Shared returns
-// them. Errors are those of look, and are not remembered.
+// them. Errors of look are returned, and not remembered.
 func (c *Cache) Hosts(registry string) ([]docker.RegistryHost, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"wangell.loutres.me/internal/images/readapi"
 )
 
-// repository is the name of the only repository, and tag that of its tag.
+// repository and tag are the names of the only repository and its only tag.
 const (
 	repository = "tarball"
 	tag        = "latest"

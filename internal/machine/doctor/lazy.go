@@ -16,7 +16,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// lazyPulls checks whether the containerd at a socket can pull lazily and, if it has the plugin for that, whether the
+// lazyPulls checks whether the containerd at a socket can pull lazily and, if it has the plugin for it, whether the
 // pods of its kubelet can.
 func lazyPulls(ctx context.Context, address, fuse string) []Check {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)

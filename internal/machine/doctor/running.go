@@ -127,7 +127,7 @@ func behind(ctx context.Context, address string) (pid int32, err error) {
 type settings map[string]string
 
 // parseDump reads the output of `containerd config dump`, which has each table's header and each setting on a line of
-// its own. Settings of tables within those of plugins are left out.
+// its own. Settings of tables within the tables of plugins are left out.
 func parseDump(dump []byte) settings {
 	found, plugin := settings{}, ""
 	for lines := bufio.NewScanner(bytes.NewReader(dump)); lines.Scan(); {

@@ -95,7 +95,7 @@ func (g ground) judge(snapshotter string) (problem, advice string) {
 	return "", ""
 }
 
-// look finds the file system of a folder. A folder that does not exist has that of its parent.
+// look finds the file system of a folder, or of its nearest parent that exists.
 func look(dir string) (g ground, err error) {
 	at, err := filepath.Abs(dir)
 	if err != nil {

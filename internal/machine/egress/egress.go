@@ -60,7 +60,7 @@ func Open(cfg Config) (*Egress, error) {
 	go func() {
 		defer close(e.done)
 		defer home.Close()
-		runtime.LockOSThread() // it ends with the goroutine, as its namespace may not be that of the process
+		runtime.LockOSThread() // it ends with the goroutine, as it may be in another namespace than the process
 		err := netns.Set(home)
 		if err == nil {
 			err = e.open()
@@ -190,7 +190,7 @@ const settle = 200 * time.Millisecond
 func (e *Egress) run() {
 	changes, unsubscribe, err := subscribe()
 	if err != nil {
-		e.cfg.Log.Warn("pods reach no network that the machine joins from now on", "error", err)
+		e.cfg.Log.Warn("pods will not reach networks that the machine joins later", "error", err)
 	}
 	defer unsubscribe()
 	var look <-chan time.Time

@@ -16,7 +16,7 @@ import (
 )
 
 // toSwitch returns the devices at which forwarding is on only because of this package, or must be switched on.
-// devices are those of the machine's routes, before is the last result.
+// devices are the devices of the machine's routes, before is the last result.
 //
 // In a machine that is a router itself (net.ipv4.ip_forward), there are none: forwarding was switched on at all devices
 // by somebody who wants the machine to forward packets.

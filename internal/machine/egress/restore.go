@@ -69,14 +69,14 @@ func (e *Egress) hasRoute() (bool, error) {
 	return slices.ContainsFunc(have, func(h netlink.Route) bool { return h.Priority == r.Priority }), nil
 }
 
-// tableContent is what identifies the content of a table: the handles of the rules of each chain, of which the kernel
-// never gives one twice, and the elements of each set.
+// tableContent identifies the content of a table: the handles of the rules of each chain, which the kernel never
+// reuses, and the elements of each set.
 type tableContent struct {
 	rules    map[string][]uint64
 	elements map[string][]string
 }
 
-// readTable reads what the table holds now; it is empty if there is none.
+// readTable reads what the table holds; it is empty if there is none.
 func (c Config) readTable() (t tableContent, err error) {
 	t = tableContent{map[string][]uint64{}, map[string][]string{}}
 	conn, err := nftables.New()

@@ -81,7 +81,7 @@ func tableOf(prefix string) *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: "wangell-" + prefix}
 }
 
-// tables are the names of the table, with that of an earlier version.
+// tables are the names of the table, in this version and in an earlier one.
 func (c Config) tables() []*nftables.Table {
 	if c.FormerPrefix == "" {
 		return []*nftables.Table{c.table()}

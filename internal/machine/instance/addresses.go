@@ -160,7 +160,7 @@ func (a *assignment) previous(s *v1alpha1.WangellService) error {
 	return nil
 }
 
-// others gives addresses to the remaining services, and reuses those of deleted services last.
+// others gives addresses to the remaining services, and reuses addresses of deleted services last.
 func (a *assignment) others(services []*v1alpha1.WangellService) error {
 	reserved := make(map[netip.Addr]v1alpha1.Key)
 	for k, addr := range a.book.given {

@@ -15,7 +15,7 @@ import (
 const behalfCapability = unix.CAP_NET_RAW
 
 // allowBehalf prepares a network for an Envoy that connects to pods from its clients' addresses. The error says what
-// this machine lacks for that.
+// this machine lacks for it.
 func allowBehalf(n podnet.Network) error {
 	if err := mayPassOn(behalfCapability); err != nil {
 		return err

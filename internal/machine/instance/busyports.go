@@ -50,7 +50,7 @@ func (a *services) tryPorts() {
 			continue
 		}
 		a.published.ports[at] = netip.AddrPortFrom(a.book.given[k], uint16(s.Spec.Port))
-		a.log.Info("a service is at its port of the machine now", "service", string(k), "hostPort", at.Port())
+		a.log.Info("a service has got its port of the machine", "service", string(k), "hostPort", at.Port())
 	}
 	a.publish(a.published)
 }

@@ -53,7 +53,7 @@ type child struct {
 }
 
 // keep starts the process, and again whenever it exits, until ctx is cancelled; then it stops the process and
-// returns nil. A first process that exits before it is ready is an error: the next one would, too.
+// returns nil. If the first process exits before it is ready, that is an error: the next one would exit as well.
 //
 // The child dies with this process, even if this one is killed: the kernel sends SIGKILL when the thread
 // that started the child ends (PR_SET_PDEATHSIG), so this goroutine keeps its thread.
@@ -68,7 +68,7 @@ func (c child) keep(ctx context.Context) error {
 		return fmt.Errorf("the %s cannot start: %w", c.name, err)
 	}
 	restart := func(err error, pause time.Duration) {
-		c.log.Error("the "+c.name+" has exited; it is restarted, and traffic goes on meanwhile", "error", err, "in", pause)
+		c.log.Error("the "+c.name+" has exited; it is restarted, and traffic continues meanwhile", "error", err, "in", pause)
 	}
 	s := process.Supervisor{
 		Start: c.start, FirstPause: firstPause, LongestPause: longestPause, Stable: longestPause,
@@ -123,7 +123,7 @@ func (c child) start(ctx context.Context) (*process.Process, error) {
 }
 
 // reap reads what the process writes until it exits, closes ready when it says so, and returns the reason of the
-// exit: the program's own words if it gave any. It never returns nil: exit status 0 is an error, too.
+// exit: the program's own words if it gave any. It never returns nil: even exit status 0 is an error.
 func (c child) reap(cmd *exec.Cmd, stdout, stderr io.Reader, ready chan<- struct{}) error {
 	last := make(chan string, 1)
 	go func() { last <- forwardLog(stderr, c.log.With("part", c.name)) }()

@@ -40,7 +40,7 @@ func envoyWishOf(list []*v1alpha1.WangellService) (w envoyWish) {
 	return w
 }
 
-// want starts Envoy, or ends it after a while. An Envoy without the rights that it now needs is replaced.
+// want starts Envoy, or ends it after a while. An Envoy that lacks rights it needs is replaced.
 func (p *proxy) want(w envoyWish) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -116,7 +116,7 @@ func (h *histories) follow(list []*v1alpha1.WangellService) {
 	}
 	h.known = known
 	for h.writing {
-		h.idle.Wait() // it may be writing that of a removed service
+		h.idle.Wait() // it may be writing the history of a removed service
 	}
 	files, err := os.ReadDir(h.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -204,8 +204,8 @@ const (
 	longestAcceptPause = time.Second
 )
 
-// The pauses between attempts to get an endpoint of the machine. The kernel does not tell when that of another program
-// becomes free.
+// The pauses between attempts to get an endpoint of the machine. The kernel does not tell when one that
+// another program has becomes free.
 const (
 	firstPortPause   = time.Second
 	longestPortPause = 30 * time.Second

@@ -75,7 +75,7 @@ func noteRunDir(state *os.File, runDir string) error {
 }
 
 // ownsState returns an error if the state folder belongs to an instance with another run folder, which runs or was
-// killed: only that run folder tells which pods use its volumes, and a killed instance's containerd goes on.
+// killed: only that run folder tells which pods use its volumes, and a killed instance's containerd keeps running.
 func (c Config) ownsState() error {
 	text, err := os.ReadFile(c.stateLockFile())
 	owner := strings.TrimSpace(string(text))
@@ -274,7 +274,7 @@ func parseFlock(line string) (pid int, inode uint64) {
 }
 
 // hasOpen reports whether a process has a file open. Inode numbers are not unique across file systems, and the device
-// number in /proc/locks is not always that of stat(2) (btrfs).
+// number in /proc/locks is not always the one in stat(2) (btrfs).
 func hasOpen(pid int, file *unix.Stat_t) bool {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)

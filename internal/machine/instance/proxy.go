@@ -20,7 +20,7 @@ const (
 	envoyHeap = 1 << 30
 	// envoyConnections is the largest number of clients' connections.
 	envoyConnections = 50_000
-	// envoyLinger is how long Envoy goes on without a service that wants it, in case one wants it again.
+	// envoyLinger is how long Envoy stays after the last service that needs it, in case another one does.
 	envoyLinger = 30 * time.Second
 	// programLooks is the interval of checks whether the program has changed.
 	programLooks = 2 * time.Second

@@ -160,7 +160,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	u.conn = nil // the controller's now
+	u.conn = nil // the controller closes it
 	if u.services, err = newServices(u.controller, u.Log, u.StateDir, u.Addresses, u.publish); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (u *up) start(ctx context.Context) (err error) {
 		hidden: u.controller.ReportHiddenClients}
 	requests := envoyWishOf(u.set)
 	wanted := len(u.set) > 0 || u.adopts
-	u.set = nil // the controller's now
+	u.set = nil // services has it
 	u.daemon = u.newDaemon(name, server)
 	if u.Started != nil {
 		u.Started(u.controller)
@@ -195,7 +195,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// setSwap makes the configured zram device, or removes that of a killed instance.
+// setSwap makes the configured zram device, or removes the one that a killed instance has left.
 func (u *up) setSwap() error {
 	if u.Zram == 0 {
 		return zram.Remove(u.zramFile())

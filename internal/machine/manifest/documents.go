@@ -24,7 +24,7 @@ func (l *loader) file(name string, text []byte) {
 }
 
 // valid returns the services of the files without mistakes, and those of an earlier result, with the file of each,
-// whose file has mistakes now.
+// whose file has mistakes.
 func (l *loader) valid(earlier Set, files map[v1alpha1.Key]string) []service {
 	var out []service
 	names, addresses := map[v1alpha1.Key]bool{}, map[string]bool{}

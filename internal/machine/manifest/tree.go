@@ -20,7 +20,7 @@ type tree struct {
 // maxAliased is how many nodes aliases may add to those written in the file.
 const maxAliased = 100_000
 
-// newTree returns a tree for a text of size bytes, each of which makes at most one node.
+// newTree returns a tree for a text of size bytes, which make at most one node each.
 func newTree(size int) tree { return tree{left: size + maxAliased} }
 
 // visit counts a node and resolves it if it is an alias. It returns false once the budget is spent.

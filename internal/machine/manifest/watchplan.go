@@ -23,7 +23,7 @@ type watchPlan struct {
 // maxLinks is how many symlinks a path may lead through, the same as in the kernel.
 const maxLinks = 40
 
-// planWatch looks at where the sources are now.
+// planWatch finds out where the sources are.
 func planWatch(sources []string) *watchPlan {
 	p := &watchPlan{dirs: map[string]bool{}, names: map[string]bool{}, folders: map[string]bool{}}
 	for _, s := range sources {

@@ -125,7 +125,7 @@ func (s *Server) Attach(n podnet.Network) error {
 		server.NotifyStartedFunc = func() { close(started) }
 		p.serving.Go(func() {
 			if err := server.ActivateAndServe(); err != nil && p.ctx.Err() == nil {
-				s.cfg.Log.Error("a pod can no longer resolve names", "network", n.Name, "error", err)
+				s.cfg.Log.Error("the DNS server of a pod has stopped", "network", n.Name, "error", err)
 			}
 		})
 		<-started // for Shutdown to be heard

@@ -37,7 +37,7 @@ type upstream struct {
 	looked  time.Time
 }
 
-// read reads the file, if it has changed. now is the time.
+// read reads the file, if it has changed. now is the present time.
 func (u *upstream) read(now time.Time) (servers, search []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

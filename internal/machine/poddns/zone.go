@@ -15,7 +15,7 @@ const Domain = "cluster.local"
 const (
 	zone        = Domain + "."
 	serviceZone = "svc." + zone
-	// ttl is the time for which answers about services may be kept, in seconds; that of CoreDNS in Kubernetes.
+	// ttl is the time for which answers about services may be kept, in seconds; CoreDNS in Kubernetes has the same.
 	ttl = 5
 )
 

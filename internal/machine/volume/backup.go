@@ -50,7 +50,7 @@ func (s *Store) Backup(ctx context.Context, id ID, w io.Writer, live bool) error
 	return nil
 }
 
-// Restore replaces the content of a volume with that of a backup, which may be compressed with zstd or gzip. The old
+// Restore replaces the content of a volume with a backup, which may be compressed with zstd or gzip. The old
 // content stays until the new one is complete, and if anything fails. A volume that does not exist is made with size;
 // for one that exists, size must be 0 and replace set.
 func (s *Store) Restore(ctx context.Context, id ID, from io.Reader, size int64, replace bool) (err error) {

@@ -200,7 +200,7 @@ func (s *Store) sweepHidden() error {
 	for _, dir := range made {
 		lock, err := place(dir).tryLock()
 		if lock == nil {
-			continue // it is still being made, or it is in its place by now
+			continue // it is still being made, or it has reached its place meanwhile
 		}
 		errs = append(errs, err, place(dir).destroy(), lock.Close())
 	}

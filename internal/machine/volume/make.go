@@ -20,7 +20,7 @@ import (
 	"wangell.loutres.me/internal/base/text"
 )
 
-// make makes the volume of a record as it is wanted, unless it exists by now.
+// make makes the volume of a record as it is wanted, unless it exists.
 func (s *Store) make(ctx context.Context, r Record, w Want) error {
 	return s.put(r, func(v place, r Record) error {
 		if err := v.build(ctx, r.SizeBytes); err != nil {
@@ -38,7 +38,7 @@ func (s *Store) make(ctx context.Context, r Record, w Want) error {
 	})
 }
 
-// put moves a volume into place once fill has made its content, unless it exists by now.
+// put moves a volume into place once fill has made its content, unless it exists by then.
 func (s *Store) put(r Record, fill func(place, Record) error) (err error) {
 	r.Serial, r.Created = newSerial(), time.Now().UTC().Truncate(time.Second)
 	v := place(filepath.Join(s.dir, newDir, r.Serial))

@@ -48,7 +48,7 @@ type deleteSet struct {
 	orphan bool
 }
 
-// giveUp: the sequence in progress cannot be completed now. The text is the reason.
+// giveUp: the sequence in progress cannot be completed at present. The text is the reason.
 type giveUp struct{ reason string }
 
 func (wait) action()       {}
@@ -63,6 +63,6 @@ func (giveUp) action()     {}
 // result is what came of an action.
 type result struct {
 	version uint64   // scale: the resource version that the write made
-	created []string // createPods: the UIDs of the pods that exist now
+	created []string // createPods: the UIDs of the pods that exist afterwards
 	err     error
 }

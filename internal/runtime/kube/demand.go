@@ -53,7 +53,7 @@ func (m *machine) deploymentSeen(uid string, version uint64, replicas int32, hel
 		return
 	}
 	m.want = replicas
-	// The Deployment was created again, or scaled by others: the Starts still wait for their pods.
+	// The Deployment was created again, or others have scaled it: the Starts still wait for their pods.
 	if waiting > 0 {
 		m.want = max(replicas, int32(held+waiting))
 	}

@@ -116,10 +116,10 @@ func (l *endedLogs) text(service v1alpha1.Key, container string, tail int, skip 
 	return strings.Join(all, "")
 }
 
-// logOverhead is what a log counts beside its text, in bytes, so that many short ones have a bound as well.
+// logOverhead is added to the size of each log, in bytes, so that the number of short logs is bounded as well.
 const logOverhead = 64
 
-// size is the number of bytes that a pod's logs count.
+// size is the size of a pod's logs, in bytes, for the limits.
 func (p *endedLog) size() int {
 	n := 0
 	for _, c := range p.containers {
@@ -128,7 +128,7 @@ func (p *endedLog) size() int {
 	return n
 }
 
-// trim shortens the logs that ended first until those of the pod are short enough.
+// trim shortens the logs of a pod, those that ended first at first, until they are small enough together.
 func (p *endedLog) trim() {
 	for i := range p.containers {
 		over := p.size() - runtime.MaxPodLog

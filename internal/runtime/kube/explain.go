@@ -22,8 +22,7 @@ const (
 	explainAfter    = time.Second
 	explainPause    = time.Second
 	explainPauseMax = 8 * time.Second
-	// maxExplaining bounds the requests for Events at a time. A pod whose turn it is not is looked at after its next
-	// pause.
+	// maxExplaining bounds the requests for Events at a time. A pod beyond that is examined after its next pause.
 	maxExplaining = 8
 )
 
@@ -42,7 +41,7 @@ func (r *Runtime) explainPod(p *pod) {
 	}
 }
 
-// explain looks once for why a pod does not start. It returns false if it has started or will not start any more.
+// explain looks once for the reason why a pod does not start. It returns false if the pod has started or never will.
 func (r *Runtime) explain(p *pod) (again bool) {
 	select {
 	case r.explaining <- struct{}{}:
@@ -142,7 +141,7 @@ func hopeless(e *corev1.Event) bool {
 	return strings.Contains(m, "NewMounter initialization failed") && strings.Contains(m, "does not exist")
 }
 
-// startNews says how far the start of a pod has come of which nothing is wrong.
+// startNews says how far the start of a pod has come, if nothing is wrong with it.
 func startNews(pod, node string, events []corev1.Event) string {
 	if node == "" {
 		return fmt.Sprintf("pod %s is not bound to a node yet", pod)

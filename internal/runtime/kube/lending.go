@@ -39,7 +39,7 @@ type lending struct {
 	pod   *corev1.Pod // the last state from the API server; nil before the first
 	still stillness
 	since time.Time       // since when still has this value
-	keeps reservation.Set // what the pod keeps although it is frozen
+	keeps reservation.Set // what the pod keeps even while it is frozen
 	kept  string          // why
 	// keptAt is when a kubelet's refusal was last taken into account.
 	keptAt time.Time

@@ -16,7 +16,7 @@ import (
 	"wangell.loutres.me/internal/images/imageref"
 )
 
-// number is the number of replicas that may be written now.
+// number is the number of replicas that may be written at present.
 func (m *machine) number() int32 { return m.want + m.excess }
 
 // pending reports whether the number of replicas has to be written.
@@ -199,7 +199,7 @@ func (m *machine) recognizeUntil(d *appsv1.Deployment) time.Time {
 	return m.deadline
 }
 
-// template is the one that the pods were created from. The Deployment's may be newer by now; it then replaces the pods,
+// template is the one that the pods were created from. The Deployment's may be newer; it then replaces the pods,
 // unless it differs in the names of images alone: the operator has found out the digests that the pods' tags stand for,
 // which must not end the pods of a wake. For pods of another leader, only the label identifies it.
 func (dir *direct) template(d *appsv1.Deployment) *corev1.PodTemplateSpec {

@@ -95,8 +95,8 @@ func (r *Runtime) checkLost(p *pod) {
 	})
 }
 
-// misplaced reports whether a Start waits in vain for a pod, because its node has no daemon and another has. The lock
-// is held.
+// misplaced reports whether a Start cannot get its pod because the pod's node has no daemon, while another node has
+// one. The lock is held.
 func (r *Runtime) misplaced(p *pod) bool {
 	return r.byUID[p.rt.ID] == p && p.node != "" && len(r.nodes) > 0 && !r.nodes[p.node] &&
 		!p.is(podDelivered) && p.stays() && len(p.service.waiters) > 0
@@ -111,7 +111,7 @@ func (r *Runtime) checkNode(p *pod) {
 		r.mu.Lock()
 		misplaced, s, node := r.misplaced(p), p.service, p.node
 		if misplaced {
-			p.set(podLeaving) // even if a daemon reports it from now on
+			p.set(podLeaving) // even if a daemon reports it later
 		}
 		r.mu.Unlock()
 		if !misplaced {

@@ -14,7 +14,7 @@ type observation struct {
 	now time.Time
 	// deployment is nil while it is unknown, or older than the last write.
 	deployment *appsv1.Deployment
-	sets       []*appsv1.ReplicaSet // those of the Deployment
+	sets       []*appsv1.ReplicaSet // ReplicaSets of the Deployment
 	pods       int                  // pods of the service that exist, terminating ones included
 	emptySince time.Time            // when the last pod went; zero if there was none
 	starting   bool                 // a Start is under way

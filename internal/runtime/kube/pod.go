@@ -70,7 +70,7 @@ const (
 	podFailed                         // it will never run again: evicted, for example
 	podExited                         // its end was delivered
 	podInherited                      // it existed before this process
-	podCrashed                        // its end was delivered as that of a process that ended by itself
+	podCrashed                        // its end was delivered, and the process had ended by itself
 	podExplained                      // its end was delivered with the cause
 	podSeenHere                       // the API server has reported it
 )
@@ -90,7 +90,7 @@ type pod struct {
 	container string // name of the main container; empty if not known
 	template  string // its label pod-template-hash; empty if not known
 	rt        runtime.Pod
-	grace     time.Duration // that of its spec
+	grace     time.Duration // from its spec
 
 	owner  owner
 	flags  podFlags

@@ -125,7 +125,7 @@ func (r *Runtime) crashLog(p *pod) string {
 func (q *requests) logTail(ctx context.Context, pod v1alpha1.Key, container string) string {
 	namespace, name := pod.Split()
 	var tail []byte
-	// If kubelet has started the container again, the log of interest is that of the previous one.
+	// If kubelet has started the container again, the log of interest is that of the previous container.
 	for _, previous := range []bool{true, false} {
 		options := &corev1.PodLogOptions{Container: container, TailLines: new(int64(64)), Previous: previous}
 		var err error

@@ -14,7 +14,7 @@ import (
 
 // This file handles the events of one pod, from either source. All functions are called with the lock held.
 
-// unknownCode is the exit status of a process whose end was not observed: that of SIGKILL.
+// unknownCode is the exit status of a process whose end was not observed: as if SIGKILL had ended it.
 const unknownCode = 128 + 9
 
 // networkReady records a pod's network, and delivers the pod once it has an address: to the Start that
@@ -121,7 +121,7 @@ func (r *Runtime) deliverKeptExit(p *pod) {
 	}
 }
 
-// deliverExit delivers the end of a pod's process; that of a crash has the end of the log, if messages may have it.
+// deliverExit delivers the end of a pod's process. After a crash it has the end of the log, if messages may have that.
 func (r *Runtime) deliverExit(p *pod, status exitStatus) {
 	e := exitOf(p, status, false)
 	if !status.crashed || status.cause.outside || r.closed || !r.cfg.LogsInMessages {
@@ -184,7 +184,7 @@ func (r *Runtime) failedForGood(p *pod, o *corev1.Pod) {
 	r.exited(p, exitStatus{code: code, cause: why})
 }
 
-// removed forgets a pod of which nothing is left.
+// removed forgets a pod that is gone completely.
 func (r *Runtime) removed(p *pod) {
 	s := p.service
 	if r.byUID[p.rt.ID] != p {

@@ -43,11 +43,11 @@ type pulls struct {
 
 func newPulls() *pulls {
 	p := &pulls{under: map[string]bool{}, left: make(chan struct{}, 1)}
-	p.remain() // those of an earlier controller
+	p.remain() // pods of an earlier controller
 	return p
 }
 
-// begin says that a pod of this name will pull an image, until the returned function is called.
+// begin marks a pod of this name as one that pulls an image, until the returned function is called.
 func (p *pulls) begin(name string) (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +66,7 @@ func (p *pulls) underway(name string) bool {
 	return p.under[name]
 }
 
-// remain says that a pod may be left.
+// remain notes that a pod may be left.
 func (p *pulls) remain() {
 	select {
 	case p.left <- struct{}{}:
@@ -91,7 +91,7 @@ func (r *Runtime) PullImage(ctx context.Context, pull runtime.ImagePull) error {
 		return err
 	}
 	err = r.awaitPull(ctx, pod)
-	// Even if ctx has ended, but not if another controller leads by now, which sweeps by itself.
+	// Even if ctx has ended, but not if another controller leads, which sweeps by itself.
 	_, deleteErr := r.api.deletePod(context.WithoutCancel(ctx), id, pod.Name, string(pod.UID), new(int64))
 	end()
 	if deleteErr != nil && !errors.Is(deleteErr, errRetired) {
@@ -102,7 +102,7 @@ func (r *Runtime) PullImage(ctx context.Context, pull runtime.ImagePull) error {
 	return err
 }
 
-// sweepPulls deletes the pods that are left of pulls, those of an earlier controller first, until writing ends.
+// sweepPulls deletes pods that pulls have left behind, those of an earlier controller first, until writing ends.
 func (r *Runtime) sweepPulls() {
 	stopped := r.api.writes.Done()
 	for {

@@ -5,7 +5,7 @@ package kube
 import "sync"
 
 // queue delivers values in order on a channel and never blocks the sender. It is unbounded: it carries pods and their
-// exits, of which there are few.
+// exits, which are few.
 type queue[T any] struct {
 	ch      chan T
 	mu      sync.Mutex

@@ -17,7 +17,7 @@ import (
 )
 
 // daemonPatience is how long a pod that runs according to the API may be unreported by daemons before its Start
-// counts as held up by that.
+// counts as delayed by this.
 const daemonPatience = 2 * time.Second
 
 // refusalGap is the shortest time between two log lines about reports that are ignored.
@@ -134,7 +134,7 @@ func (r *Runtime) observePod(p *pod, o *corev1.Pod, inherited bool) {
 	r.checkSurplus(p, inherited)
 	known := podOf(o, p.container)
 	if p.rt.SpecHash == "" {
-		p.rt.SpecHash = known.SpecHash // and not that of a daemon's report
+		p.rt.SpecHash = known.SpecHash // and not the one in a daemon's report
 	}
 	switch {
 	case o.DeletionTimestamp != nil:

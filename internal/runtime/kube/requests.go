@@ -62,7 +62,7 @@ func apiError(k v1alpha1.Key, doing string, err error) error {
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 		return fmt.Errorf("service %s: %s: %w", k, doing, err)
 	}
-	// NotFound, too: the operator creates the Deployment again.
+	// Also after NotFound: the operator creates the Deployment again.
 	return fmt.Errorf("service %s: %s: %w: %w", k, doing, runtime.ErrUnavailable, err)
 }
 
@@ -140,7 +140,7 @@ func (q *requests) createDirect(
 	return "", err
 }
 
-// sameDirect reports whether a pod that exists is one that a request for another would have created, and goes on.
+// sameDirect reports whether an existing pod is the one that a request would have created, and is not ending.
 func sameDirect(found, wanted *corev1.Pod) bool {
 	for _, label := range []string{appsv1.DefaultDeploymentUniqueLabelKey, v1alpha1.LabelService} {
 		if found.Labels[label] != wanted.Labels[label] {
@@ -192,7 +192,7 @@ func awaitsDefaultAccount(pod *corev1.Pod, err error) bool {
 		(pod.Spec.ServiceAccountName == "" || pod.Spec.ServiceAccountName == "default")
 }
 
-// deletePod deletes a pod with seconds of grace; nil for those of its spec. It reports whether the pod was gone
+// deletePod deletes a pod with seconds of grace; nil means those in its spec. It reports whether the pod was gone
 // already.
 func (q *requests) deletePod(ctx context.Context, id ident, name, uid string, seconds *int64) (gone bool, err error) {
 	ctx, cancel, err := q.forWrite(ctx, id.key, "delete pod "+name)

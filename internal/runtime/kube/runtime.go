@@ -50,7 +50,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err := r.watch(ctx); err != nil {
 		return nil, fmt.Errorf("watch pods, Deployments and ReplicaSets: %w", errors.Join(err, r.Close()))
 	}
-	r.workers.Go(r.maintain) // only now: until ReplicaSets are listed, a Deployment seems to have none
+	r.workers.Go(r.maintain) // not earlier: until ReplicaSets are listed, a Deployment seems to have none
 	r.workers.Go(r.reserve)
 	r.workers.Go(r.sweepPulls)
 	return r, nil

@@ -8,7 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// A wake must not wait for the Deployment controller and the ReplicaSet controller, each of which hears of a change,
+// A wake must not wait for the Deployment controller and the ReplicaSet controller, which each hear of a change,
 // reads, and writes, one after the other. So the pods of a wake are created here, from the template of the Deployment,
 // and are handed over to one of its ReplicaSets when the wake is over. Until then they are direct pods.
 //
@@ -105,7 +105,7 @@ const (
 	handObserving // until the Deployment controller has seen the number
 	handCreating
 
-	// A paused Deployment is resumed; the last part of a hand-over, too.
+	// A paused Deployment is resumed; also the last part of a hand-over.
 	recognizing // until the Deployment has recognized its ReplicaSets
 	resuming
 	resumeObserving // until the cache has seen it

@@ -257,7 +257,7 @@ func (r *Runtime) deletePods(ctx context.Context, s *service, a deletePods) erro
 	return nil
 }
 
-// deletePod deletes a pod with seconds of grace; nil for those of its spec. Zero does not wait for its node.
+// deletePod deletes a pod with seconds of grace; nil means those in its spec. Zero does not wait for its node.
 func (r *Runtime) deletePod(ctx context.Context, s *service, name, uid string, seconds *int64) error {
 	gone, err := r.api.deletePod(ctx, s.ident, name, uid, seconds)
 	if !gone {

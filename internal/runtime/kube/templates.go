@@ -41,7 +41,7 @@ func directPod(d *appsv1.Deployment, hash string) *corev1.Pod {
 
 // directName returns the name of direct pod k, counted from 0, of those that are like pod. All controllers that create
 // pods in the same rest of a Deployment use the same names in the same order, so that the API server refuses a pod that
-// an earlier request has created, whether that was answered or not. The names look like those of a ReplicaSet's pods.
+// an earlier request has created, whether it was answered or not. The names look as if a ReplicaSet had made them.
 func directName(pod *corev1.Pod, k int) string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s%d", pod.GenerateName, k)
@@ -79,7 +79,7 @@ func adopterOf(d *appsv1.Deployment, t *corev1.PodTemplateSpec, hash string, rep
 	}
 }
 
-// sameButHash reports whether a ReplicaSet's template is that of its Deployment, which has no pod-template-hash.
+// sameButHash reports whether a ReplicaSet's template is the Deployment's, apart from the label pod-template-hash.
 func sameButHash(set, of *corev1.PodTemplateSpec) bool {
 	set = set.DeepCopy()
 	delete(set.Labels, appsv1.DefaultDeploymentUniqueLabelKey)

@@ -17,7 +17,7 @@ type tombstones struct {
 	// unexplained are the pods whose end was taken for a crash, and that the API server still has: kubelet may say why it
 	// has ended one only when the pod's network is gone.
 	unexplained map[string]*pod
-	// late are the pods that went last, of which daemons may still report the ends of logs; next is the place of the next.
+	// late are the last pods to go, whose logs daemons may still report; next is the place of the next one.
 	late [maxLate]*pod
 	next int
 }

@@ -73,7 +73,7 @@ func exitCodeOf(o *corev1.Pod, container string) (code uint32, ended bool) {
 	return uint32(t.ExitCode), true
 }
 
-// trouble is why a pod does not start. It is an error, too.
+// trouble is why a pod does not start. It is also an error.
 type trouble struct {
 	reason        string // empty if there is none
 	fatal         bool   // it will not resolve itself soon

@@ -45,7 +45,7 @@ func (p *Place) CompleteService(
 	return p.CompleteServices(cmd, args, typed)
 }
 
-// CompleteServices completes the name of a service that is not an argument yet. On a cluster those of the namespace
+// CompleteServices completes the name of a service that is not an argument yet. On a cluster, names in the namespace
 // have no namespace, as with kubectl.
 func (p *Place) CompleteServices(
 	cmd *cobra.Command, args []string, typed string,

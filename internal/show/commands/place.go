@@ -13,7 +13,7 @@ import (
 	"wangell.loutres.me/internal/show/httpapi"
 )
 
-// GroupLook is the group of the commands that change nothing, GroupRun that of the others, in the help.
+// GroupLook and GroupRun are the groups in the help: of commands that change nothing, and of the others.
 const (
 	GroupLook = "look"
 	GroupRun  = "run"

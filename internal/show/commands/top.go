@@ -75,7 +75,7 @@ output is no terminal, with --count or with -o json, each interval adds to the o
 	return cmd
 }
 
-// sample returns the status of the named services, or of all, now.
+// sample returns the present status of the named services, or of all.
 func sample(ctx context.Context, c *httpapi.Client, names []string) (s view.Sample, err error) {
 	all, err := c.Status(ctx)
 	if err != nil {

@@ -41,7 +41,7 @@ func (r *ring[T]) last() []T {
 	return append(append([]T(nil), r.values[at:]...), r.values[:at]...)
 }
 
-// History is the past of one service, in columns. Each column ends now; a shorter one begins later.
+// History is the past of one service, in columns. All columns end at the same time, so a shorter one begins later.
 type History struct {
 	// Times are Unix milliseconds.
 	Times  []int64   `json:"t"`

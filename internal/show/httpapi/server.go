@@ -14,7 +14,7 @@
 //	POST /v1/restart?service=NAME         Restarted, once new pods serve
 //	GET  /v1/stats?service=NAME           []controller.PodUsage; of all services without NAME
 //	GET  /v1/logs?service=NAME&container=C&tail=N&follow=true   the output of the pods, as text
-//	GET  /v1/events                       controller.Event as JSON lines, from now on
+//	GET  /v1/events                       controller.Event as JSON lines, from the request on
 //	GET  /v1/versions                     {"program": "version"}
 //	GET  /healthz                         204 while the instance answers
 //	GET  /readyz                          204 if it can wake services, else 503

@@ -36,7 +36,7 @@ func (w *why) outlook() {
 		w.say("The forecast is made from its last %s, which are alike: the next use is expected %s to %s after the last one.",
 			counted(o.IdleTimes, "pause"), short(from), short(to))
 	case forecast.Series:
-		w.say("The forecast is made from its last %s, of which most are long: the next use is expected %s to %s after the "+
+		w.say("The forecast is made from its last %s, most of which are long: the next use is expected %s to %s after the "+
 			"last one.", counted(o.IdleTimes, "pause"), short(from), short(to))
 	case forecast.Unknown:
 		w.say("There is no forecast, as the pauses between its uses are too few or too different (%d known): idleTimeout "+

@@ -12,7 +12,7 @@ import (
 	"wangell.loutres.me/internal/status"
 )
 
-// pullForgotten is the time after its last event when a pull is no longer shown, as it must have failed.
+// pullForgotten is how long a pull without a further event is shown; after that, it must have failed.
 const pullForgotten = 15 * time.Second
 
 // barColumns is the width of a progress bar.

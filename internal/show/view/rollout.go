@@ -32,7 +32,7 @@ type RevisionState struct {
 	// State is the state of the service, or Missing if there is none.
 	State    string `json:"state"`
 	Replicas int32  `json:"replicas"`
-	// RequestsPerSecond, Requests and FailedRequests count the requests that reached it by any way, the latter two
+	// RequestsPerSecond, Requests and FailedRequests count the requests that reached it in any way, the last two
 	// since the controller started. Failed ones got no answer, or one with a status code of 500 or more.
 	RequestsPerSecond float64 `json:"requestsPerSecond"`
 	Requests          uint64  `json:"requests"`

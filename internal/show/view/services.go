@@ -73,7 +73,7 @@ func mistakes(b httpapi.BrokenFile) string {
 	return first
 }
 
-// oneLine returns a text without line breaks and tabs, which that of others may contain: it would break the table.
+// oneLine returns a text without line breaks and tabs, which would break the table. Texts of others may contain them.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // Address returns the service address with its port.

@@ -36,7 +36,7 @@ type Failure struct {
 // mostNamed bounds the files in a text.
 const mostNamed = 3
 
-// String says which files of which image could not be fetched, from where, and why.
+// String names the files, their image and its registry, and says why the files could not be fetched.
 func (f Failure) String() string {
 	what := "parts"
 	switch n := len(f.Files); {
@@ -65,7 +65,7 @@ type Log struct {
 	mu      sync.Mutex
 	list    []Failure
 	changed chan struct{} // closed at the next change; nil if nobody waits
-	dropped int           // failures that are no longer in list
+	dropped int           // failures that were removed from list
 }
 
 // Add reports a failure.
@@ -131,7 +131,7 @@ func (l *Log) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Watch calls told with the failures that a snapshotter has kept and with each that follows, until ctx or the
+// Watch calls told with each failure that a snapshotter has kept, and with each later one, until ctx or the
 // snapshotter ends. socket is as returned by Socket.
 func Watch(ctx context.Context, socket string, told func(Failure)) error {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -76,7 +76,7 @@ func (l Layer) Write(root string, layer digest.Digest) error {
 	return err
 }
 
-// Prune removes the oldest recordings in a root, and keeps those of keep layers.
+// Prune removes the oldest recordings in a root until keep layers have one.
 func Prune(root string, keep int) error {
 	files, err := os.ReadDir(folder(root))
 	if errors.Is(err, fs.ErrNotExist) {

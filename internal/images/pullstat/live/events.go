@@ -45,7 +45,7 @@ type watcher struct {
 	parts  map[string]part // by the key of the download
 }
 
-// part is a blob of which containerd has downloaded some bytes.
+// part is a blob that containerd has downloaded in part.
 type part struct{ done, total int64 }
 
 // watch returns once containerd's events arrive. progress gets the bytes downloaded so far, a few times a second.
@@ -207,7 +207,7 @@ func logEvents(r io.Reader) ([]pullstat.Event, error) {
 			Digest string          `json:"digest"`
 			D      json.RawMessage `json:"d"`
 		}
-		// Lines that are not records, such as those of a crash, are passed over.
+		// Lines that are not records, for example of a crash, are skipped.
 		if json.Unmarshal(line, &record) == nil && record.Digest != "" {
 			e := pullstat.Event{Time: record.Time, ID: record.Digest}
 			switch record.Msg {

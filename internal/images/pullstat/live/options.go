@@ -61,7 +61,7 @@ type Options struct {
 	Progress func(stage string, done, total int64)
 }
 
-// snapshotter is Snapshotter or its default, that of containerd's CRI plugin and of its client library.
+// snapshotter is Snapshotter, or the default of containerd's CRI plugin and its client library.
 func (o Options) snapshotter() string { return cmp.Or(o.Snapshotter, containerd.DefaultSnapshotter) }
 
 // path returns where containerd looks for programs.

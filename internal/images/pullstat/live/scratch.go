@@ -36,7 +36,7 @@ const namespace = "k8s.io"
 // systemHosts are the settings of the machine's registries, which the CRI plugin reads.
 const systemHosts = "/etc/containerd/certs.d"
 
-// scratch is a containerd with a folder of its own, both of which end with close.
+// scratch is a containerd with a folder of its own; close ends both.
 type scratch struct {
 	dir         *tempdir.Dir
 	proc        *process.Process
