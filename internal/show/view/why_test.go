@@ -150,7 +150,7 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 				"It is frozen: its pods are there with all processes and connections, and uses no CPU. 0 open connections.",
 				"The next packet to 10.46.100.2:80 that its program has to answer lets it run on.",
 				"Its last packet came 20 s ago: it is stopped after a minute without another one.",
-				"The forecast is made from its last 7 pauses, of which most are long: the next use is expected 0.0 ms to 1 min " +
+				"The forecast is made from its last 7 pauses, most of which are long: the next use is expected 0.0 ms to 1 min " +
 					"after the last one.",
 			},
 		},
@@ -229,7 +229,7 @@ func TestWhyTellsWhatIsForeseen(t *testing.T) {
 		"ready for a use": {nil, &status.Outlook{Wanted: status.WantedByForecast, Change: at, Basis: "series",
 			IdleTimes: 7, Prewarm: 20 * 3600, Keep: 8 * 3600},
 			"It is likely to be used by 2026-11-25 17:00 UTC, and keeps a pod until then. The forecast is made from its last " +
-				"7 pauses, of which most are long: the next use is expected 20 h to 28 h after the last one."},
+				"7 pauses, most of which are long: the next use is expected 20 h to 28 h after the last one."},
 		"no forecast": {nil, &status.Outlook{Wanted: status.WantedByForecast, Change: at, Basis: "unknown",
 			IdleTimes: 1, Keep: 300},
 			"Without another packet, it sleeps at 2026-11-25 17:00 UTC. There is no forecast, as the pauses between its " +
