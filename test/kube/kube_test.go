@@ -103,6 +103,7 @@ var alone = []suite{
 	{"outages", []part{
 		{"addresses and connections move from a killed node", testNodeKilled},
 		{"PostgreSQL is never run twice, whatever dies", testPostgres},
+		{"a wake makes one pod, whatever stops", testWakeFaults},
 		// Last, as no other test can use the API server meanwhile.
 		{"services work without the API server", testAPIServerDown},
 	}},
