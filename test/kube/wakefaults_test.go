@@ -104,7 +104,9 @@ func wakeThrough(t *testing.T, reached func(*wakeView) bool, stop func(*testing.
 		t.Errorf("the client: %v", err)
 	}
 	lab.waitState(t, key, "Warm")
-	e2e.Eventually(t, "one pod, of a Deployment at rest", func() (bool, string) { return v.holds((*wakeView).rests), v.String() })
+	e2e.Eventually(t, "one pod, of a Deployment at rest", func() (bool, string) {
+		return v.holds((*wakeView).rests), v.String()
+	})
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	t.Logf("pods made: %d; for %v there was more than one", len(v.pods), v.surplus)
