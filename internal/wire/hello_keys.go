@@ -6,6 +6,7 @@ import (
 	"crypto/cipher"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"wangell.loutres.me/internal/base/quota"
@@ -43,10 +44,12 @@ func newHelloKey(master Key, node string) *helloKey {
 	return &helloKey{key: key, open: handshakeSeal(key, useHello)}
 }
 
-// helloKeys are the keys of the nodes that HELLOs name. Only the goroutine that reads the socket uses them. Time is a
+// helloKeys are the keys of the nodes that HELLOs name. They may be used from several goroutines at once. Time is a
 // parameter.
 type helloKeys struct {
-	master  Key
+	master Key
+
+	mu      sync.Mutex
 	known   map[string]*helloKey // by node
 	unknown *quota.Sources
 }
@@ -64,6 +67,8 @@ func (k *helloKeys) open(d []byte, from netip.Addr, now time.Time) (h hello, key
 	if len(d) != nodeHeader+nonceSize+helloSize+tagSize {
 		return h, key, errNoise
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	name := d[clearHeader+1:][:min(int(d[clearHeader]), maxNode)]
 	if known := k.known[string(name)]; known != nil {
 		return openHelloWith(d, known)
@@ -82,7 +87,7 @@ func (k *helloKeys) open(d []byte, from netip.Addr, now time.Time) (h hello, key
 	return h, key, err
 }
 
-// keep keeps the key of a node that has proved itself, in place of any other if there are too many.
+// keep, with k.mu held, keeps the key of a node that has proved itself, in place of any other if there are too many.
 func (k *helloKeys) keep(node string, key *helloKey) {
 	if len(k.known) >= maxHelloKeys {
 		for other := range k.known {

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -36,7 +37,8 @@ type Peer struct {
 // time, in the order Joined, Receive…, Left. They must not block on the network. They may call every method of the
 // server except Close.
 type ServerConfig struct {
-	// Conn is the socket. The server owns it and closes it.
+	// Conn is the socket. The server owns it and closes it. If it is from Listen, datagrams of strangers have a second
+	// one, so that a flood of them does not displace those of sessions.
 	Conn *net.UDPConn
 	// Key is the master key, from which those of the nodes are derived.
 	Key Key
@@ -69,10 +71,11 @@ type Server struct {
 	instance uint64 // start of the server in Unix nanoseconds
 	counters counters
 	group    tasks.Group
-	drops    dropLog // of the reader
 	hellos   *helloKeys
 	out      *batchWriter
-	progress *progress // of the reader
+	progress *progress    // of the reader of sessions
+	mark     uint32       // the first half of the IDs of sessions
+	apart    *net.UDPConn // for datagrams that are of no session; nil: all arrive at cfg.Conn
 
 	mu      sync.Mutex // never held while a handler is called
 	peers   map[uint64]*peer
@@ -133,14 +136,20 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		cfg: cfg, instance: uint64(time.Now().UnixNano()),
 		peers: map[uint64]*peer{}, nodes: map[string]*peer{},
 		out: newBatchWriter(cfg.Conn), admission: make(chan struct{}, maxWholeTables),
-		progress: newProgress(), hellos: newHelloKeys(cfg.Key),
+		progress: newProgress(), hellos: newHelloKeys(cfg.Key), mark: newMark(),
 	}
-	s.drops = dropLog{counters: &s.counters, log: cfg.Log}
+	if s.apart, err = setApart(cfg.Conn, s.mark); err != nil {
+		return nil, fmt.Errorf("wire: %w", err)
+	}
 	// Versions above the instance are unique to this server, so a daemon never mistakes another server's table for its
 	// own, and gets the whole table from each new server.
 	s.table.epoch = s.instance
 	s.waits.Store(cfg.AwaitTable)
-	s.group.Go(s.read)
+	s.group.Go(func() { s.read(cfg.Conn, s.progress, s.receive) })
+	if s.apart != nil {
+		_ = s.apart.SetReadBuffer(socketBuffer)
+		s.group.Go(func() { s.read(s.apart, newProgress(), s.receiveStranger) })
+	}
 	return s, nil
 }
 
@@ -161,6 +170,9 @@ func (s *Server) Close() error {
 		p.session.end(ErrClosed, goodbyeClosed)
 	}
 	err := s.cfg.Conn.Close()
+	if s.apart != nil {
+		err = errors.Join(err, s.apart.Close())
+	}
 	s.group.Stop()
 	return err
 }

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// read is the goroutine that handles received datagrams until the socket is closed.
-func (s *Server) read() {
-	in := newBatchReader(s.cfg.Conn, serverBatch, s.progress, s.cfg.Keepalive)
+// read is the goroutine that has received handle the datagrams of a socket until it is closed.
+func (s *Server) read(conn *net.UDPConn, done *progress, receive func([]byte, netip.AddrPort) (*session, error)) {
+	in := newBatchReader(conn, serverBatch, done, s.cfg.Keepalive)
+	drops := dropLog{counters: &s.counters, log: s.cfg.Log}
 	var touched []*session
 	for {
 		n, err := in.read()
@@ -27,9 +28,9 @@ func (s *Server) read() {
 		for i := range n {
 			d, addr := in.datagram(i), in.from(i)
 			s.counters.received(len(d))
-			to, err := s.receive(d, addr)
+			to, err := receive(d, addr)
 			if err != nil {
-				s.drops.dropped(err, addr)
+				drops.dropped(err, addr)
 			}
 			if to != nil && !to.touched {
 				to.touched, touched = true, append(touched, to)
@@ -60,6 +61,18 @@ func (s *Server) receive(d []byte, addr netip.AddrPort) (*session, error) {
 	return nil, errNoise
 }
 
+// receiveStranger handles a datagram that does not look like one of a session. Sessions have a single reader, so it is
+// of none.
+func (s *Server) receiveStranger(d []byte, addr netip.AddrPort) (*session, error) {
+	if kind, err := datagramKind(d); err == nil && kind == kindData {
+		if _, _, err = dataIDs(d); err != nil {
+			return nil, err
+		}
+		return nil, errUnknown
+	}
+	return s.receive(d, addr)
+}
+
 // receiveHello answers a HELLO with a WELCOME. It does not affect any session, because the HELLO may be a replay.
 func (s *Server) receiveHello(d []byte, addr netip.AddrPort) error {
 	now := time.Now()
@@ -74,7 +87,7 @@ func (s *Server) receiveHello(d []byte, addr netip.AddrPort) error {
 	s.mu.Lock()
 	p := s.pending.byRandom(h.client, now)
 	if p == nil {
-		p = &pending{hello: h, addr: addr, server: newRandom(), id: newID(), born: now}
+		p = &pending{hello: h, addr: addr, server: newRandom(), id: s.newSessionID(), born: now}
 		p.seals = newSessionSeals(key, h.client, p.server)
 		if s.pending.add(p) {
 			s.counters.limit.Add(1)

@@ -33,6 +33,7 @@ import (
 	"wangell.loutres.me/internal/controller/traces"
 	"wangell.loutres.me/internal/kube/enrolment"
 	"wangell.loutres.me/internal/runtime/kube"
+	"wangell.loutres.me/internal/wire"
 )
 
 // leader is what runs in the leading process only.
@@ -281,11 +282,7 @@ func (l *leader) ready(*http.Request) error {
 
 // listen opens the UDP socket for daemons.
 func listen(address string) (*net.UDPConn, error) {
-	a, err := net.ResolveUDPAddr("udp", address)
-	if err != nil {
-		return nil, fmt.Errorf("wire address %q: %w", address, err)
-	}
-	conn, err := net.ListenUDP("udp", a)
+	conn, err := wire.Listen(address)
 	if err != nil {
 		return nil, fmt.Errorf("wire address %q: %w", address, err)
 	}
