@@ -30,7 +30,7 @@ type Params struct {
 	// Modes are the measured ones of AllModes. Default: all, without Knative if the cluster has none.
 	Modes []string
 	// Patterns are the keys of the measured Patterns, with the prefix "work_" for a server that works for each answer.
-	// Default: all, and those of workPatterns with work.
+	// Default: all; with work, those in workPatterns.
 	Patterns []string
 	// Rounds is how often everything is measured. Default: 1.
 	Rounds int

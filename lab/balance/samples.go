@@ -75,7 +75,7 @@ type Sample struct {
 	Envoy *EnvoyUse `json:"envoy,omitempty"`
 }
 
-// EnvoyUse is what the Envoys of all nodes used, or those of Kourier.
+// EnvoyUse is what the Envoys of all nodes used, or the Envoys of Kourier.
 type EnvoyUse struct {
 	CPU    float64 `json:"cpu_s"`      // of all, in seconds
 	Memory float64 `json:"memory_mib"` // of the largest at the end, without files

@@ -143,8 +143,8 @@ func perPattern(prefix, more string, all []Sample) (out report.Summary) {
 	return out
 }
 
-// over returns the requests per second of a mode over those of another one: the median of the rounds, in each of which
-// the two are measured one after the other. So what slows the machine down for a while hardly changes it.
+// over returns the ratio of the requests per second of two modes: the median of the rounds, in each of which the two
+// are measured one after the other. So what slows the machine down for a while hardly changes it.
 func over(rounds []Sample, mode, other string) float64 {
 	var ours, others, ratios []float64
 	for _, s := range rounds {

@@ -11,7 +11,7 @@ import (
 	"wangell.loutres.me/lab/report"
 )
 
-// figure draws the times of the daemons above those of the wakes.
+// figure draws the times of the daemons above the times of the wakes.
 func figure(s Samples) report.Figure {
 	return func(c draw.Canvas) error {
 		report.DrawPanels(c,

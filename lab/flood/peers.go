@@ -28,7 +28,7 @@ type peersRun struct {
 	params Params
 	image  string
 	peers  []Peer
-	// settings and versions are those of the cluster and its peers.
+	// settings and versions describe the cluster and its peers.
 	settings map[string]any
 	versions map[string]string
 }

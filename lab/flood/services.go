@@ -46,7 +46,7 @@ func coldNames(n int) (names []string) {
 	return names
 }
 
-// manifest returns the manifest of all services. wakeProof is that of the services that are flooded.
+// manifest returns the manifest of all services. wakeProof applies to the services that are flooded.
 func manifest(cold int, wakeProof string) []byte {
 	var b bytes.Buffer
 	add := func(name string, minimum int, wakeProof string) {

@@ -53,7 +53,7 @@ type Service struct {
 	Image   string
 	// Env is the environment of its container.
 	Env []any
-	// Annotations are those of its pods.
+	// Annotations are the annotations of its pods.
 	Annotations map[string]string
 	// Token mounts a service account token, as Kubernetes does by default.
 	Token bool

@@ -22,7 +22,7 @@ import (
 
 // floorConfig configures a floor process. It is the first line that the process reads.
 type floorConfig struct {
-	// Socket is that of the containerd to use; the image must be in its namespace containerd.DefaultNamespace.
+	// Socket is the socket of the containerd to use; the image must be in its namespace containerd.DefaultNamespace.
 	Socket string `json:"socket"`
 	// StateDir and RunDir must not be shared with another process.
 	StateDir string `json:"stateDir"`

@@ -20,7 +20,7 @@ type Processes struct {
 // All returns all IDs.
 func (p Processes) All() []int { return append(p.Parts[:len(p.Parts):len(p.Parts)], p.Others...) }
 
-// Processes finds the instance's processes, without those of its pods: they all have its folder in their command lines.
+// Processes finds the instance's processes, except its pods': they all have its folder in their command lines.
 func (i *Instance) Processes() (p Processes, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

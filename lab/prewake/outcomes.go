@@ -16,7 +16,7 @@ type outcome struct {
 	cold     int     // wakes of all services
 	uses     int     // of all services
 	quartile float64 // third quartile of the share of cold uses of a service, in percent
-	memory   float64 // in percent of that of fixed 10 minutes
+	memory   float64 // in percent of the memory with fixed 10 minutes
 }
 
 func outcomes(s Samples) []outcome {

@@ -15,7 +15,7 @@ type Params struct {
 	Services int
 	// Days is the time that is replayed, 1 to 60. Default: 14, or 2 if Quick.
 	Days int
-	// Seed is that of the random numbers. Default: 1.
+	// Seed is the seed of the random numbers. Default: 1.
 	Seed uint64
 	// Quick replays little: enough to see that the experiment works, not to trust the numbers.
 	Quick bool

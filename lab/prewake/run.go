@@ -73,7 +73,7 @@ func variation(uses []time.Duration) float64 {
 	return report.StdDev(gaps) / report.Mean(gaps)
 }
 
-// replay counts the cold wakes of a service, and the time for which a pod was ready in vain. As in the paper, a use
+// replay counts the cold wakes of a service, and the time for which a pod was ready without use. As in the paper, a use
 // takes no time: only idleness counts.
 func replay(uses []time.Duration, span time.Duration, p *Policy) (cold int, idle time.Duration) {
 	fixed := time.Duration(p.Minutes) * time.Minute

@@ -26,7 +26,7 @@ type Policy struct {
 	Minutes int  `json:"minutes"`
 	// Cold is the number of cold wakes of each service.
 	Cold []int `json:"cold"`
-	// Idle is the memory of pods times the time for which they were ready in vain, in MB·s, of all services.
+	// Idle is the memory of pods times the time for which they were ready without use, in MB·s, of all services.
 	Idle float64 `json:"idle_mb_s"`
 	// Bases count the forecasts that were made from each basis.
 	Bases map[string]int `json:"bases,omitempty"`

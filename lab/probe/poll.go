@@ -20,7 +20,7 @@ const PollInterval = 500 * time.Microsecond
 type Polled struct {
 	// Dialled is when the attempt that was not refused began.
 	Dialled monotime.Time
-	// Timing is that of this attempt.
+	// Timing is the timing of this attempt.
 	Timing Timing
 	// Attempts counts all of them.
 	Attempts int

@@ -23,7 +23,7 @@ type bench struct {
 	// dir is a folder that is removed at the end; registry, helper and maker are folders with only that program. maker
 	// has mkfs.erofs; it is empty if the machine cannot use the snapshotter erofs.
 	dir, registry, helper, maker string
-	// version is that of the containerd to measure.
+	// version is the version of the containerd to measure.
 	version string
 	// none is an empty folder: the $PATH of a containerd without helpers.
 	none     string

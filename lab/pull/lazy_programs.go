@@ -47,7 +47,7 @@ print(n)
 
 const python = "/usr/bin/python3"
 
-// lazyPrograms are those of Table 1 of the report that this experiment repeats. The image has no /bin/sh.
+// lazyPrograms are the programs in Table 1 of the report that this experiment repeats. The image has no /bin/sh.
 var lazyPrograms = []lazyProgram{
 	{"sh", "a shell prints a line", []string{"/usr/bin/bash", "-c", "echo started"}},
 	{"print", "python3 -c 'print(__name__)'", []string{python, "-c", "print(__name__)"}},
@@ -94,7 +94,7 @@ type lazySetting struct {
 	piece   int64
 }
 
-// sweep are the settings that are compared. The first one is that of other snapshotters.
+// sweep are the settings that are compared. Other snapshotters have the first one.
 var sweep = []lazySetting{
 	{2, 256 << 10}, {2, 1 << 20}, {2, 4 << 20}, {4, 1 << 20}, {4, 4 << 20}, {4, 16 << 20}, {16, 1 << 20}, {16, 4 << 20},
 	{16, 16 << 20},

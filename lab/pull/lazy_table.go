@@ -117,7 +117,7 @@ func (raw lazySamples) sweepTable() report.Table {
 	return t
 }
 
-// lazyColours are those of the kinds of pulls, and their places in a row.
+// lazyColours are the colours of the kinds of pulls, and their places in a row.
 var lazyColours = map[string]color.RGBA{LazyStock: report.Blue, Lazy: report.Orange, Optimised: report.Green}
 
 func (raw lazySamples) plot() *plot.Plot {

@@ -70,7 +70,7 @@ type Params struct {
 	Quick bool
 
 	bits, peersBits uint64 // Link and PeersLink, per second
-	// steps are those of the image. Default: the recipe of Size.
+	// steps are the steps that build the image. Default: the recipe of Size.
 	steps []step
 	// cases are the pulls of the part peers. Default: peerCases.
 	cases []peerCase

@@ -25,7 +25,7 @@ func words(name string) string { return strings.ReplaceAll(name, "_", " + ") }
 
 // Settings of containerd.
 const (
-	// Defaults are those of containerd: one unpacker, three downloads, its own gzip.
+	// Defaults has pulls with containerd's defaults: one unpacker, three downloads, its own gzip.
 	Defaults = "defaults"
 	// Parallel has one unpacker per core, as the advice of image analyse assumes.
 	Parallel = "parallel"

@@ -19,7 +19,7 @@ import (
 const (
 	// clusterNodes is the number of nodes of the cluster whose first wake is measured.
 	clusterNodes = 2
-	// woken is the place of the service that is woken among those of the cluster.
+	// woken is the index of the service that is woken, among the services of the cluster.
 	woken = 1
 )
 

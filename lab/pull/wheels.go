@@ -26,7 +26,7 @@ const (
 	sitePackages = "usr/lib/python3/dist-packages/"
 )
 
-// machines maps Go's names of architectures to those of Python.
+// machines maps Go's names of architectures to Python's.
 var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 
 // platformTags are the platforms of wheels that run on Debian 12, the newest first.

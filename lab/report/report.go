@@ -58,7 +58,7 @@ func (s Summary) Get(key string) float64 {
 	return math.NaN()
 }
 
-// Answer is what people take from a report who read no further.
+// Answer is what a reader who stops after it takes from a report.
 type Answer struct {
 	// Sentences are two. A key of the summary in braces stands for its value, rounded, and with its unit if that is
 	// of time: "A request takes {median_ms}." A sentence with a value that was not measured is
@@ -96,7 +96,7 @@ type Report struct {
 	How string `json:"how"`
 	// Params are all settings that can change the outcome.
 	Params map[string]any `json:"params"`
-	// Versions are those of the programs and of the machine.
+	// Versions are the versions of the programs and of the machine.
 	Versions map[string]string `json:"versions"`
 	// Tables stand below the plot.
 	Tables []Table `json:"-"`

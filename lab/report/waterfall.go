@@ -93,7 +93,7 @@ func PhaseTable(phases []Phase) Table {
 	return t
 }
 
-// WaterfallPlot draws the phases of cold requests in blue and those of the floor in orange.
+// WaterfallPlot draws the phases of cold requests in blue and the phases of the floor in orange.
 func WaterfallPlot(phases []Phase, title string) *plot.Plot {
 	p := NewPlot(title, "time since the first SYN, or since the start (ms)")
 	last := 1.0

@@ -26,7 +26,7 @@ import (
 
 const (
 	wirePort = 7946
-	// settle is how long the controller waits for further nodes; those of a cluster are connected before it has work.
+	// settle is how long the controller waits for further nodes; in a cluster, nodes are connected before it has work.
 	settle = 50 * time.Millisecond
 )
 

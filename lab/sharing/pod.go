@@ -29,7 +29,7 @@ const (
 	endIn = 30 * time.Second
 )
 
-// podAddresses are those of the pods of a node; all pods are on one node.
+// podAddresses are the addresses of the pods of a node; all pods are on one node.
 var podAddresses = netip.MustParsePrefix("10.46.128.0/20")
 
 // pod is a container with a network namespace of its own.

@@ -264,7 +264,7 @@ const requestsIn = 10 * time.Second
 
 var errStillRequested = errors.New("the pod still has its requests")
 
-// askKnative makes a cold request if Knative has no pod any more, or waits for that if it is the last round, and then
+// askKnative makes a cold request if Knative has no pod left, for which it waits in the last round, and then
 // some warm ones.
 func (r *kubeRun) askKnative(ctx context.Context, last bool) error {
 	if r.knative == nil {

@@ -39,7 +39,7 @@ type Answer struct {
 // Kube is what was measured on a cluster, with the hello image.
 type Kube struct {
 	Answers []Answer `json:"answers"`
-	// Knative has those of a Knative service, cold and warm.
+	// Knative has the answers of a Knative service, cold and warm.
 	Knative []Answer `json:"knative,omitempty"`
 	// RequestsAwake and RequestsFrozen are the requests of a pod for processors, in cores, while it runs and frozen.
 	RequestsAwake  float64 `json:"requests_awake_cores"`
@@ -61,7 +61,7 @@ type Sleepers struct {
 	Seconds float64 `json:"cpu_s"`
 	// Thaw has the times to the first byte from one pod while all others are frozen, in milliseconds.
 	Thaw []float64 `json:"thaw_ms"`
-	// Storm has those of a hundred pods, or all if there are fewer, that were asked at once.
+	// Storm has the answers of a hundred pods, or of all if there are fewer, that were asked at once.
 	Storm []float64 `json:"storm_ms"`
 	Load  string    `json:"load"`
 }

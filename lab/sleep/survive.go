@@ -79,7 +79,7 @@ func (p *place) connect(ctx context.Context, name string) (kept, error) {
 	return k, err
 }
 
-// measureSurvival freezes and thaws services with open connections, each of which is used again at the end, and then
+// measureSurvival freezes and thaws services with open connections, uses each connection again at the end, and then
 // has them flap.
 func measureSurvival(ctx context.Context, p Params, out lab.Output, s *Samples) (err error) {
 	if p.Freezes == 0 && p.Flap == 0 {

@@ -69,7 +69,7 @@ func byOperation(runs []Run) (names []string, ops map[string][]Operation) {
 	return names, ops
 }
 
-// together returns one operation for each run: those of a name, or all.
+// together returns one operation for each run, which joins the operations of a name, or all.
 func together(runs []Run, name string) (out []Operation) {
 	for _, r := range runs {
 		sum := Operation{Latencies: r.latencies(name)}

@@ -16,7 +16,7 @@ import (
 	"wangell.loutres.me/lab/report"
 )
 
-// colors are those of the tests that the lines of a figure show.
+// colors are the colours of the tests whose lines a figure shows.
 var colors = map[string]color.RGBA{
 	"layer": report.Red, "volume": report.Blue, "split_layer": report.Orange, "split_volume": report.Sky,
 	"tuned": report.Green, "direct": report.Grey,

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// jmeterVersion is that of redmine/pom.xml.
+// jmeterVersion is the version in redmine/pom.xml.
 const jmeterVersion = "5.6.3"
 
 // totalLabel is the label of JMeter's line for all samples.
@@ -97,7 +97,7 @@ func (j jmeter) fetch(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, jar := range jars { // plug-ins, of which the core is one
+	for _, jar := range jars { // plug-ins, including the core
 		if err := os.Rename(jar, filepath.Join(ext, filepath.Base(jar))); err != nil {
 			return err
 		}

@@ -93,7 +93,7 @@ func (s *asServices) client() client { return client{ns: s.Net.Client(), servers
 
 func (s *asServices) close() error { return s.Close() }
 
-// manifest is that of a server.
+// manifest is the manifest of a server.
 func manifest(c Case, s server) ([]byte, error) {
 	var env []map[string]string
 	for _, e := range environment(s) {
@@ -119,7 +119,7 @@ func manifest(c Case, s server) ([]byte, error) {
 		"metadata": map[string]string{"name": s.name}, "spec": spec})
 }
 
-// environment is that of a server, in order.
+// environment is the environment of a server, in order.
 func environment(s server) (env [][2]string) {
 	for name, value := range s.env {
 		env = append(env, [2]string{name, value})

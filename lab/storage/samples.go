@@ -65,7 +65,7 @@ func (l *Latencies) UnmarshalText(text []byte) error {
 // Operation sums up the operations of one kind in a run.
 type Operation struct {
 	Name string `json:"name"`
-	// Latencies are those of all operations, failed ones too.
+	// Latencies are the latencies of all operations, including failed ones.
 	Latencies Latencies `json:"latencies_ms"`
 	// Errors is the number of operations that failed.
 	Errors int `json:"errors"`
@@ -91,7 +91,7 @@ type JMeterLine struct {
 	KBPerS     float64 `json:"kb_s"`
 }
 
-// Row is a device in one report of iostat. Names are those of iostat's columns.
+// Row is a device in one report of iostat, by the names of iostat's columns.
 type Row struct {
 	// At is the end of the interval, in seconds since the beginning of the run.
 	At       float64 `json:"at_s"`
@@ -161,7 +161,7 @@ func (s Samples) of(key string) (runs []Run) {
 	return runs
 }
 
-// latencies returns those of the operations of a name, or of all if it is empty.
+// latencies returns the latencies of the operations of a name, or of all if it is empty.
 func (r Run) latencies(name string) (l []float64) {
 	for _, o := range r.Operations {
 		if name == "" || o.Name == name {

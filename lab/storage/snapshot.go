@@ -157,7 +157,7 @@ func (s *snapshot) offers(ctx context.Context, snapshotter string) error {
 	return nil
 }
 
-// makeScratch makes the file system of which blockfile's snapshots are copies.
+// makeScratch makes the file system that blockfile copies for each snapshot.
 func makeScratch(ctx context.Context, file string) error {
 	f, err := os.Create(file)
 	if err != nil {

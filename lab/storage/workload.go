@@ -58,6 +58,6 @@ type workload interface {
 	headline() string
 	// tuning says what the tuned test has.
 	tuning() string
-	// versions are those of the clients.
+	// versions are the versions of the clients.
 	versions(ctx context.Context) (map[string]string, error)
 }

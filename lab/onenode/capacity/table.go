@@ -18,7 +18,7 @@ time. Memory is VmRSS and RssAnon at the end of that time; processor use is what
 in steps of 10 ms. Then one client on another host makes a cold request to the last service. The gate's maps are
 kernel memory and not included in these numbers; they are bounded by their limits, see docs/operations/sizes.md.`
 
-// newReport makes the report from samples, the last of which has the most services. The caller adds time, parameters
+// newReport makes the report from samples; the last one has the most services. The caller adds time, parameters
 // and versions.
 func newReport(samples []Sample) *report.Report {
 	last := samples[len(samples)-1]

@@ -8,7 +8,7 @@ import "slices"
 type plan struct {
 	modes    []string
 	requests int // of a run of ab
-	// repetitions and replicas are those of PartReplicas.
+	// repetitions and replicas belong to PartReplicas.
 	repetitions int
 	replicas    []int
 	cases       []FlapCase
