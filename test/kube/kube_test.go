@@ -41,6 +41,7 @@ var calm = []suite{
 		{"a pod that writes a volume is never joined by another", testSingleWriter},
 		{"clients wait until a readinessProbe succeeds", testReadyWhenProbe},
 		{"a program that ignores its stop signal is told", testStubborn},
+		{"failures explain themselves", testFailures},
 	}},
 	{"access", []part{
 		{"NetworkPolicies decide who may connect and wake", testPolicies},
