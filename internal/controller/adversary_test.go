@@ -48,6 +48,9 @@ var attacks = map[wire.Type]func(v victim) []wire.Message{
 	wire.TypeUnready: func(v victim) []wire.Message {
 		return []wire.Message{&wire.Unready{Service: v.service, PodID: v.pod, At: monotime.Now(), Failed: true}}
 	},
+	wire.TypeSockets: func(v victim) []wire.Message {
+		return []wire.Message{&wire.Sockets{Service: v.service, PodID: v.pod, At: []netip.AddrPort{v.service}}}
+	},
 	wire.TypeDeaf: func(v victim) []wire.Message {
 		return []wire.Message{&wire.Deaf{Service: v.service, PodID: v.pod, At: monotime.Now()}}
 	},

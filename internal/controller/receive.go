@@ -76,6 +76,10 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 				Failed: m.Failed && e.cluster == nil, // in a cluster, kubelet restarts the container
 			})
 		}
+	case *wire.Sockets:
+		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
+			e.step(p.service, lifecycle.Sockets{Ref: p.ref, At: m.At})
+		}
 	case *wire.Deaf:
 		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
 			e.step(p.service, lifecycle.Deaf{Ref: p.ref})

@@ -116,7 +116,7 @@ func (s *service) message() string {
 	r, waits := s.machine.WaitsFor()
 	if !waits {
 		return cmp.Or(s.machine.Message(), s.slowStop(), s.pressure().Message, s.denied.message(),
-			s.machine.StartWaits())
+			s.machine.StartWaits(), s.machine.Misplaced())
 	}
 	name := "the previous pod"
 	if p := s.pod(r); p != nil && p.rt.ID != "" {

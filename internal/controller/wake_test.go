@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -203,6 +204,25 @@ func TestWakeFailsWhenThePodNeverListens(t *testing.T) {
 	w.until("stopped", func() bool { r, _, _ := w.rt.state(); return len(r) == 0 })
 	w.d.set(func(d *fakeDaemon) { d.mute = false })
 	w.warm("a")
+}
+
+// The message of the service has it while clients wait.
+func TestWakeThatNothingAnswersSaysWhatListens(t *testing.T) {
+	w := newWorld(t, nil)
+	w.d.set(func(d *fakeDaemon) { d.mute = true })
+	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) { s.WakeTimeout = 3600 }))
+	a := w.vip("a")
+	w.d.syn(a)
+	w.until("starting", func() bool { return strings.Contains(w.d.pods(a), "starting") })
+	sockets := &wire.Sockets{
+		Service: a, PodID: w.d.backend(a, 0).PodID, At: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8080")},
+	}
+	w.d.send(sockets)
+	const want = "a process runs but listens on 127.0.0.1:8080, not on an address that clients reach: " +
+		"make it listen on 0.0.0.0 or [::]"
+	w.until("its message says so", func() bool { return w.status("a").Service.Status.Message == want })
+	w.d.send(&wire.Listening{Service: a, PodID: sockets.PodID, At: monotime.Now()})
+	w.until("warm", func() bool { return w.status("a").Service.Status.Message == "" })
 }
 
 // The next start is not delayed by it.

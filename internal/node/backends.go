@@ -126,6 +126,8 @@ func (d *daemon) applyStarting(s *service, p *pod, before wire.PodState) error {
 		p.probes.reportUnready(d, s, p) // the controller may be another one
 	case p.home && p.watch == nil:
 		return d.startWatch(s, p)
+	case p.home && before == 0:
+		p.watch.reported = false // the controller may be another one
 	case !p.home && p.serving && before == wire.PodServing:
 		// Its process is being restarted. A pod that served only before this session continues to: this controller
 		// has no report yet that it listens.

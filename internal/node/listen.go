@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netns"
@@ -34,6 +35,7 @@ func (d *daemon) startWatch(s *service, p *pod) error {
 	ctx, cancel := context.WithCancel(d.ctx)
 	w.cancel = cancel
 	p.watch = w
+	w.found = func(at []netip.AddrPort) { d.listensElsewhere(s, p, w, at) }
 	d.tasks.Go(func() {
 		defer w.close()
 		if at, ok := w.wait(ctx, d.gate.FollowsListen()); ok {
@@ -88,6 +90,17 @@ func (d *daemon) podListens(s *service, p *pod, w *listenWatch, at monotime.Time
 	}
 	d.serve(s, p)
 	d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: at})
+}
+
+// listensElsewhere reports where a pod listens that clients do not reach, unless the controller has that already.
+func (d *daemon) listensElsewhere(s *service, p *pod, w *listenWatch, at []netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.watch != w || w.reported && slices.Equal(w.sockets, at) {
+		return
+	}
+	w.reported, w.sockets = true, at
+	d.send(&wire.Sockets{Service: s.addr, PodID: p.id, At: at})
 }
 
 // Pauses before a pod on another node gets new flows again, after the gate of its node has refused one because the pod
@@ -193,6 +206,10 @@ const (
 	// After an event, the socket is looked for with growing pauses, about 20 ms long in all.
 	firstLookupPause   = 10 * time.Microsecond
 	longestLookupPause = 20 * time.Millisecond
+
+	// socketsPause is how long a pod may take to listen before its other sockets are looked at, and the pause until they
+	// are looked at again.
+	socketsPause = 2 * time.Second
 )
 
 // listenWatch waits for a pod to listen. The kernel's event precedes, by microseconds, the moment from which an
@@ -204,6 +221,10 @@ type listenWatch struct {
 	probe  *prober
 	events chan monotime.Time // times of LISTEN events
 	cancel context.CancelFunc // ends wait; nil before that
+
+	found    func([]netip.AddrPort) // called with where else the pod listens, while wait waits; may be nil
+	sockets  []netip.AddrPort       // as reported, if reported is set; the service's mu guards both
+	reported bool
 }
 
 // newListenWatch prepares to look whether the pod with an address listens. path is its network namespace.
@@ -245,10 +266,19 @@ func (w *listenWatch) wait(ctx context.Context, hasEvents bool) (at monotime.Tim
 		defer t.Stop()
 		tick = t.C
 	}
+	look := time.NewTicker(socketsPause)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return 0, false
+		case <-look.C:
+			if w.found == nil {
+				continue
+			}
+			if at, err := w.diag.listening(); err == nil {
+				w.found(at)
+			}
 		case at := <-w.events:
 			if w.confirm(ctx) {
 				return at, true

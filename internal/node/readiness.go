@@ -6,10 +6,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netns"
 	"wangell.loutres.me/internal/base/monotime"
+	"wangell.loutres.me/internal/base/text"
 	"wangell.loutres.me/internal/node/readiness"
 	"wangell.loutres.me/internal/wire"
 )
@@ -21,6 +24,7 @@ type probes struct {
 	machine      *readiness.Machine
 	listened     monotime.Time // when the pod began to listen; zero if it served before
 	answer       string        // of the last probe that failed
+	listens      string        // where the pod listens, if that probe's connection was refused
 	lastReported string        // the answer last sent to the controller
 	reportedAt   time.Time
 }
@@ -116,12 +120,15 @@ func (d *daemon) probe(ctx context.Context, s *service, p *pod, q *probes, probe
 // probed handles the result of a pod's probe. s.mu is held.
 func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer string) {
 	q := p.probes
-	if !ok {
-		q.answer = answer
+	if !ok && (answer != q.answer || time.Since(q.reportedAt) >= answerPause) {
+		q.answer, q.listens = answer, ""
+		if strings.Contains(answer, syscall.ECONNREFUSED.Error()) {
+			q.listens = listensOn(p.netns)
+		}
 	}
 	switch q.machine.Answered(started, time.Now(), ok) {
 	case readiness.Ready:
-		q.answer, q.lastReported = "", ""
+		q.answer, q.listens, q.lastReported = "", "", ""
 		d.serve(s, p)
 		d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: p.since})
 	case readiness.Unready:
@@ -137,7 +144,7 @@ func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer s
 		d.log.Warn("a pod has not started in time: its startupProbe fails", "service", s.name, "pod", p.id, "answer", answer)
 		q.reportUnready(d, s, p)
 	default:
-		if !q.machine.Ready() && q.answer != q.lastReported && time.Since(q.reportedAt) >= answerPause {
+		if !q.machine.Ready() && q.report() != q.lastReported && time.Since(q.reportedAt) >= answerPause {
 			q.reportUnready(d, s, p)
 		}
 	}
@@ -148,8 +155,40 @@ func (q *probes) reportUnready(d *daemon, s *service, p *pod) {
 	if q.machine.Ready() {
 		return
 	}
-	q.lastReported, q.reportedAt = q.answer, time.Now()
-	d.send(&wire.Unready{Service: s.addr, PodID: p.id, At: q.listened, Answer: q.answer, Failed: q.machine.Failed()})
+	q.lastReported, q.reportedAt = q.report(), time.Now()
+	d.send(&wire.Unready{
+		Service: s.addr, PodID: p.id, At: q.listened, Answer: q.lastReported, Failed: q.machine.Failed(),
+	})
+}
+
+// report is the answer of the last probe that failed and, if its connection was refused, where the pod listens.
+func (q *probes) report() string {
+	if q.listens == "" {
+		return q.answer
+	}
+	return text.Shorten(q.answer, wire.MaxReason-len(q.listens)) + q.listens
+}
+
+// maxListens is the size in bytes of what listensOn returns.
+const maxListens = wire.MaxReason / 2
+
+// listensOn says where the sockets of a network namespace listen, as the end of a probe's answer; empty if that is not
+// known.
+func listensOn(path string) string {
+	diag, err := openSockDiag(path)
+	if err != nil {
+		return ""
+	}
+	defer diag.close()
+	at, err := diag.listening()
+	if err != nil || len(at) == 0 {
+		return ""
+	}
+	names := make([]string, len(at))
+	for i, a := range at {
+		names[i] = a.String()
+	}
+	return text.Shorten("; the pod listens on "+strings.Join(names, ", "), maxListens)
 }
 
 // dialerIn returns a function that connects from the network namespace at a path.

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+	"wangell.loutres.me/internal/wire"
 )
 
 // sockDiag looks up sockets of one network namespace (sock_diag(7)).
@@ -41,6 +43,7 @@ const (
 	diagReqAddr   = 12 // idiag_src
 	diagReqCookie = 48
 	diagMsgState  = 1
+	diagMsgLocal  = 8  // id.idiag_src, 16 bytes
 	diagMsgPeer   = 24 // id.idiag_dst, 16 bytes
 	// diagMsgPeerPort is the offset of id.idiag_dport.
 	diagMsgPeerPort = 6
@@ -120,6 +123,40 @@ func (d *sockDiag) request(of int, q []byte, flags int) ([][]byte, error) {
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: d.socket}
 	req.AddRawData(q)
 	return req.Execute(unix.NETLINK_INET_DIAG, uint16(of))
+}
+
+// Of the name server of a pod on one machine, whose socket is in the pod's network: internal/machine/poddns.
+var nameServer = netip.MustParseAddrPort("127.0.0.11:53")
+
+// listening returns the addresses on which sockets of the network namespace listen, sorted, at most wire.MaxSockets;
+// unspecified ones for all interfaces. It does not walk the table of connections.
+func (d *sockDiag) listening() ([]netip.AddrPort, error) {
+	found, err := d.list(1<<tcpListen, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	var all []netip.AddrPort
+	for _, m := range found {
+		if a := localOf(m); a.IsValid() && a.Port() != 0 && a != nameServer {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	all = slices.Compact(all)
+	return all[:min(len(all), wire.MaxSockets)], nil
+}
+
+// localOf returns the address and port of a socket itself; the zero value if the message is too short.
+func localOf(message []byte) netip.AddrPort {
+	if len(message) < diagMsgLocal+16 {
+		return netip.AddrPort{}
+	}
+	b := message[diagMsgLocal : diagMsgLocal+16]
+	if message[0] == unix.AF_INET {
+		b = b[:4]
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(a.Unmap(), binary.BigEndian.Uint16(message[diagMsgPort:]))
 }
 
 // peerOf returns the other end of a connection; the zero value if the message is too short.

@@ -178,6 +178,11 @@ func samples() map[string]Message {
 		"pod log":      &PodLog{UID: "5a1f", Container: "main", Text: "panic: no configuration\n"},
 		"pod log full": &PodLog{UID: strings.Repeat("u", maxUID), Text: strings.Repeat("x", MaxPodLog)},
 		"unreadable":   &Unreadable{UID: "5a1f", Cause: "/a of image r.example/a:1 cannot be had from registry r.example"},
+		"sockets": &Sockets{Service: service4, PodID: 1, At: []netip.AddrPort{
+			netip.MustParseAddrPort("127.0.0.1:8080"), netip.MustParseAddrPort("0.0.0.0:9000"),
+			netip.MustParseAddrPort("[::]:9001"), netip.MustParseAddrPort("[::1]:8080"),
+		}},
+		"sockets none": &Sockets{Service: service6, PodID: 2},
 		"unready":      &Unready{Service: service4, PodID: 1, At: 1_000_900_000, Answer: "httpGet: status 503"},
 		"unready for good": &Unready{
 			Service: service4, PodID: 1, At: 1_000_900_000, Answer: "startupProbe: exec: exit code 1", Failed: true,
@@ -338,6 +343,9 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Unready{Service: service4, Answer: long(201)}, "201 bytes"},
 		{&Memory{Available: 2, Total: 1}, "2 bytes available of 1"},
 		{&PodLog{}, "without UID"},
+		{&Sockets{Service: service4, At: slices.Repeat([]netip.AddrPort{service4}, MaxSockets+1)}, "17 sockets, at most 16"},
+		{&Sockets{Service: service4, At: make([]netip.AddrPort, 1)}, "a socket at"},
+		{&Sockets{At: []netip.AddrPort{service4}}, "service"},
 		{&PodLog{UID: "u", Text: long(MaxPodLog + 1)}, "log: 16385 bytes"},
 		{&PodLog{UID: "u", Text: "\xff"}, "not UTF-8"},
 		{&Unreadable{}, "without UID"},

@@ -82,6 +82,7 @@ func FuzzImagePulled(f *testing.F)  { fuzzMessage(f, TypeImagePulled) }
 func FuzzUnreadable(f *testing.F) { fuzzMessage(f, TypeUnreadable) }
 
 func FuzzPodLog(f *testing.F)  { fuzzMessage(f, TypePodLog) }
+func FuzzSockets(f *testing.F) { fuzzMessage(f, TypeSockets) }
 func FuzzMirror(f *testing.F)  { fuzzMessage(f, TypeMirror) }
 func FuzzBlobs(f *testing.F)   { fuzzMessage(f, TypeBlobs) }
 func FuzzFreeze(f *testing.F)  { fuzzMessage(f, TypeFreeze) }

@@ -60,7 +60,8 @@ const (
 
 	TypeRepositories Type = 43 // controller → daemon: the repositories of images that its node may need
 
-	TypePodLog Type = 46 // daemon → controller: the end of the log of a container that has ended
+	TypePodLog  Type = 46 // daemon → controller: the end of the log of a container that has ended
+	TypeSockets Type = 47 // daemon → controller: where a pod listens that clients do not reach
 )
 
 // String returns the type's name as docs/protocol spells it.
@@ -85,6 +86,7 @@ func (t Type) String() string {
 		TypeMemory:       "MEMORY",
 		TypeRepositories: "REPOSITORIES",
 		TypePodLog:       "POD_LOG",
+		TypeSockets:      "SOCKETS",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -98,7 +100,7 @@ func (t Type) FromDaemon() bool {
 	case TypeWake, TypeListening, TypeUnready, TypeDeaf, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode,
 		TypePodReport, TypeUsage, TypeLoads, TypeTagReady, TypeDenied, TypeAlert, TypeImageReports,
 		TypeImagePulled, TypeMirror, TypeBlobs, TypeAnswers, TypeUnreadable, TypeFrozen, TypeCaller,
-		TypeGateState, TypeConnected, TypeMemory, TypePodLog:
+		TypeGateState, TypeConnected, TypeMemory, TypePodLog, TypeSockets:
 		return true
 	}
 	return false
@@ -223,6 +225,8 @@ func newMessage(t Type) body {
 		return &Repositories{}
 	case TypePodLog:
 		return &PodLog{}
+	case TypeSockets:
+		return &Sockets{}
 	}
 	return nil
 }

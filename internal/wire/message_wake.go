@@ -5,6 +5,7 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"wangell.loutres.me/internal/base/monotime"
@@ -104,6 +105,50 @@ func (m *Deaf) append(b []byte) []byte {
 func (m *Deaf) decode(d *decoder) { m.Service, m.PodID, m.At = d.addr(), d.u64(), d.time() }
 
 func (m *Deaf) times(f func(*monotime.Time)) { f(&m.At) }
+
+// MaxSockets is the most addresses that a Sockets may have.
+const MaxSockets = 16
+
+// Sockets reports where the programs of a pod listen for TCP connections, if two seconds after the daemon began to wait
+// for the pod, none listens on the pod's address. It is sent again when that changes.
+type Sockets struct {
+	Service netip.AddrPort   // the service address
+	PodID   uint64           // the pod
+	At      []netip.AddrPort // the addresses, 0.0.0.0 or :: for all interfaces; at most MaxSockets
+}
+
+// Type returns TypeSockets.
+func (*Sockets) Type() Type { return TypeSockets }
+
+func (m *Sockets) check() error {
+	if len(m.At) > MaxSockets {
+		return fmt.Errorf("%d sockets, at most %d", len(m.At), MaxSockets)
+	}
+	for _, a := range m.At {
+		if !a.IsValid() || a.Port() == 0 || a.Addr().Zone() != "" || a.Addr().Is4In6() {
+			return fmt.Errorf("a socket at %s", a)
+		}
+	}
+	return checkService(m.Service)
+}
+
+func (m *Sockets) append(b []byte) []byte {
+	b = append(binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.PodID), byte(len(m.At)))
+	for _, a := range m.At {
+		b = appendAddr(b, a)
+	}
+	return b
+}
+
+func (m *Sockets) decode(d *decoder) {
+	m.Service, m.PodID = d.addr(), d.u64()
+	if n := d.count(int(d.u8()), addrSize); n > 0 {
+		m.At = make([]netip.AddrPort, n)
+	}
+	for i := range m.At {
+		m.At[i] = d.addr()
+	}
+}
 
 // Unready reports that a pod with a Probe listens, but is not ready: its Probe has not succeeded yet, or fails again.
 // Until Listening the pod gets no new flow. It is sent again when the answer changes.

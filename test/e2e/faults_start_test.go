@@ -41,7 +41,7 @@ func refused(t *testing.T, from *netlab.Namespace, address string) {
 // repaired the next request works. All services are broken at the same time, as most of the test is waiting for
 // timeouts.
 func TestServicesThatCannotStartSayWhy(t *testing.T) {
-	const timeout = "wakeTimeout: 5\nterminationGracePeriodSeconds: 1" // long enough for the process to start
+	const timeout = "wakeTimeout: 10\nterminationGracePeriodSeconds: 1" // long enough for the process to start
 	tests := []struct {
 		what   string
 		broken service
@@ -52,11 +52,11 @@ func TestServicesThatCannotStartSayWhy(t *testing.T) {
 		{"port already taken in the container", service{env: map[string]string{"MODE": "taken"}},
 			[]string{"exited with code 1", "address already in use"}},
 		{"process never listens", service{env: map[string]string{"MODE": "deaf"}, more: timeout},
-			[]string{"nothing listens on port 8080", "5s", "spec.targetPort"}},
+			[]string{"nothing listens on port 8080", "10s", "no TCP port"}},
 		{"process listens on 127.0.0.1 only", service{env: map[string]string{"BIND": "127.0.0.1"}, more: timeout},
-			[]string{"port 8080", "127.0.0.1"}},
+			[]string{"listens on 127.0.0.1:8080, not on an address that clients reach", "10s"}},
 		{"process listens on another port", service{env: map[string]string{"PORT": "8081"}, more: timeout},
-			[]string{"nothing listens on port 8080"}},
+			[]string{"listens on 8081; targetPort is 8080", "spec.targetPort"}},
 		{"no such program in the image", service{more: `command: ["/nowhere"]`}, []string{"/nowhere"}},
 		{"image not on the machine", service{image: "wangell.local/none:v1", more: "imagePullPolicy: Never"},
 			[]string{"wangell.local/none:v1", "imagePullPolicy"}},

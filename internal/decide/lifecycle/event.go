@@ -2,7 +2,11 @@
 
 package lifecycle
 
-import "wangell.loutres.me/internal/base/monotime"
+import (
+	"net/netip"
+
+	"wangell.loutres.me/internal/base/monotime"
+)
 
 // State is the state of a service.
 type State uint8
@@ -116,6 +120,14 @@ type Unready struct {
 	At     monotime.Time // when its socket began to listen; zero if it was ready before
 	Answer string        // what the probe said last; empty if it has not run yet
 	Failed bool          // its startupProbe has not succeeded in time: the pod is ended
+}
+
+// Sockets reports where a pod listens whose socket is not seen to listen where clients reach it.
+type Sockets struct {
+	Ref Ref
+	// At has the TCP sockets that listen in the pod, with unspecified addresses for those of all interfaces; empty if
+	// there are none.
+	At []netip.AddrPort
 }
 
 // Deaf reports that a pod that served does not listen any more. Its open connections continue, unless its process has
@@ -246,6 +258,7 @@ func (WakeAsked) event()    {}
 func (PhaseEnded) event()   {}
 func (NetworkReady) event() {}
 func (Waits) event()        {}
+func (Sockets) event()      {}
 func (Started) event()      {}
 func (StartFailed) event()  {}
 func (Listening) event()    {}

@@ -13,6 +13,7 @@ func (t *transition) listening(e Listening) {
 	p := t.pod(e.Ref)
 	if p != nil {
 		p.unset(podDeaf)
+		p.sockets = sockets{}
 	}
 	if p != nil && p.is(podProbed) {
 		p.unset(podProbed)
@@ -44,7 +45,7 @@ func (t *transition) unready(e Unready) {
 	}
 	t.mark(p.ref, PhaseListening, e.At)
 	p.set(podProbed)
-	p.answer = e.Answer
+	p.answer, p.sockets = e.Answer, sockets{}
 	if e.Failed && (p.life != lifeServing || p.progress != podConfirmed) {
 		was := p.life
 		t.stop(p, p.grace)

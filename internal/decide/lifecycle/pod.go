@@ -67,6 +67,7 @@ type pod struct {
 	grace     time.Duration                  // of the same spec
 	answer    string                         // probed: what its readinessProbe said last
 	waits     string                         // for what its start waits; empty if that is not known
+	sockets   sockets                        // where it listens while it does not serve
 	openFlows uint32                         // as last reported
 	lastIdle  monotime.Time                  // sleeping: its last packet, as reported before the drain
 	drainGen  uint64                         // the first generation that published it as draining
@@ -128,6 +129,9 @@ func (p *pod) starting() bool { return p.life < lifeServing }
 
 // startsReachable is starting, except for pods on silent nodes.
 func (p *pod) startsReachable() bool { return p.starting() && !p.is(podAway) }
+
+// runs reports whether its process was seen to run, and its socket never to listen.
+func (p *pod) runs() bool { return p.progress == podRunning || p.phases[phaseIndex(PhaseStarted)] != 0 }
 
 // drains reports whether the pod is being drained and has not been stopped.
 func (p *pod) drains() bool { return p.life == lifeDraining || p.life == lifeDrained }

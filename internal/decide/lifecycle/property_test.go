@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -203,6 +204,9 @@ func (w *world) chaos(kind, arg byte) Event {
 	case 4:
 		return NetworkReady{ref}
 	case 5:
+		if arg%2 == 0 {
+			return Sockets{ref, []netip.AddrPort{netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(arg))}}
+		}
 		return Waits{ref, "for good"}
 	case 6:
 		return Started{ref}

@@ -12,6 +12,10 @@ import (
 // none.
 func (m *Machine) timeoutReason(p *pod) string {
 	after, port := m.spec.WakeTimeout, m.spec.Port
+	where := ""
+	if p != nil {
+		where = p.sockets.elsewhere(port)
+	}
 	switch {
 	case p == nil && m.start.lastErr != nil:
 		return fmt.Sprintf("no pod after %s: %v", after, m.start.lastErr)
@@ -20,11 +24,19 @@ func (m *Machine) timeoutReason(p *pod) string {
 	case p.is(podProbed):
 		return fmt.Sprintf("the pod listens on port %d, but its readinessProbe did not succeed within %s: %s", port, after,
 			p.lastAnswer())
+	case p.is(podDeaf) && where != "":
+		return fmt.Sprintf("the pod no longer listens on port %d: it %s: waited %s", port, where, after)
 	case p.is(podDeaf):
 		return fmt.Sprintf("the pod no longer listens on port %d: waited %s", port, after)
+	case p.progress >= podListened && where != "":
+		return fmt.Sprintf("the pod found running %s: waited %s: %s", where, after, p.sockets.remedy(port))
 	case p.progress >= podListened:
 		return fmt.Sprintf("the pod found running does not listen on port %d: waited %s", port, after)
-	case p.progress == podRunning || p.phases[phaseIndex(PhaseStarted)] != 0:
+	case where != "":
+		return fmt.Sprintf("process runs but %s: waited %s: %s", where, after, p.sockets.remedy(port))
+	case p.runs() && p.sockets.seen:
+		return fmt.Sprintf("process runs but nothing listens on port %d after %s: it listens on no TCP port", port, after)
+	case p.runs():
 		return fmt.Sprintf("process runs but nothing listens on port %d for IPv4 after %s: check spec.targetPort, and that "+
 			"the process listens on 0.0.0.0 or [::], not on 127.0.0.1 or for IPv6 only", port, after)
 	}
@@ -53,6 +65,9 @@ func (m *Machine) updateTimeoutReason(p *pod) string {
 	}
 	if p.progress < podRunning {
 		return "its process was not started in time"
+	}
+	if where := p.sockets.elsewhere(m.spec.Port); where != "" {
+		return fmt.Sprintf("it %s: waited %s", where, m.spec.WakeTimeout)
 	}
 	return fmt.Sprintf("nothing listens on port %d after %s", m.spec.Port, m.spec.WakeTimeout)
 }

@@ -40,6 +40,8 @@ func (t *transition) handle(ev Event) {
 		if p := t.pod(e.Ref); p != nil {
 			p.waits = e.For
 		}
+	case Sockets:
+		t.sockets(e)
 	case Started:
 		if p := t.pod(e.Ref); p != nil {
 			p.reach(podRunning)
