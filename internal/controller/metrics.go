@@ -319,6 +319,24 @@ func (w *wakes) record(s *service, r lifecycle.Record) {
 	}
 }
 
+// recall has the last wake of a service under an earlier controller as its last one, unless it has had one since. Its
+// number is 0, and it is not in the metrics.
+func (w *wakes) recall(s *service, last *v1alpha1.LastWake) {
+	if s.lastWake != nil || last == nil || last.Result == string(lifecycle.ResultRunning) {
+		return
+	}
+	f := lifecycle.Waterfall{
+		Service: string(s.key), Start: last.Start.Time, Result: lifecycle.Result(last.Result), Reason: last.Reason,
+	}
+	before := time.Duration(0)
+	for _, p := range last.Phases {
+		at := time.Duration(p.Ms) * time.Millisecond
+		f.Phases = append(f.Phases, lifecycle.Phase{Name: lifecycle.PhaseName(p.Name), At: at, Took: at - before})
+		before = at
+	}
+	s.lastWake = &f
+}
+
 // forget removes the metrics of a service.
 func (w *wakes) forget(k v1alpha1.Key) {
 	namespace, name := k.Split()

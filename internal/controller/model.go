@@ -70,21 +70,22 @@ type service struct {
 	// room for its pods is pending.
 	pressed, roomLook bool
 
-	sleep         sleep                // how long it has slept
-	foresight     foresight            // when it has a pod without demand
-	spent         spent                // the time it has spent in each state
-	traffic       status.Traffic       // of all its pods, including those that are gone
-	answers       answers              // requests that have no pod
-	lastPacket    monotime.Time        // of all its pods
-	crashed       crashed              // the last pod whose process was reported to have ended
-	imageErr      string               // why its image could not be fetched ahead of need, on one machine
-	hiddenClients string               // why its pods do not see the addresses of their clients, if they should
-	pull          *status.Pull         // the pull in progress, on one machine; nil if none
-	images        images.Service       // its images, and on a cluster where they are
-	lastWake      *lifecycle.Waterfall // nil if there was none
-	counted       uint64               // number of the last wake that is in the metrics
-	reported      glance               // as last reported by Changed
-	idle          map[string]idleNode  // by node
+	sleep         sleep                         // how long it has slept
+	foresight     foresight                     // when it has a pod without demand
+	spent         spent                         // the time it has spent in each state
+	traffic       status.Traffic                // of all its pods, including those that are gone
+	answers       answers                       // requests that have no pod
+	lastPacket    monotime.Time                 // of all its pods
+	crashed       crashed                       // the last pod whose process was reported to have ended
+	imageErr      string                        // why its image could not be fetched ahead of need, on one machine
+	hiddenClients string                        // why its pods do not see the addresses of their clients, if they should
+	pull          *status.Pull                  // the pull in progress, on one machine; nil if none
+	images        images.Service                // its images, and on a cluster where they are
+	lastWake      *lifecycle.Waterfall          // nil if there was none
+	recalled      v1alpha1.WangellServiceStatus // as Recall was told last: conditions, and the time of its last packet
+	counted       uint64                        // number of the last wake that is in the metrics
+	reported      glance                        // as last reported by Changed
+	idle          map[string]idleNode           // by node
 	denied        denials
 	pressures     *pressures // of all services
 

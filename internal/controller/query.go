@@ -160,9 +160,19 @@ func (c *Controller) Resolve(name string) (v1alpha1.Key, error) {
 }
 
 // Wakes returns the kept waterfalls (lifecycle.RingSize over all services) of a service, or of all if key is empty,
-// oldest first.
+// oldest first. The last wake of a service under an earlier controller (Recall) is among them until it has another one.
 func (c *Controller) Wakes(key v1alpha1.Key) []lifecycle.Waterfall {
-	return c.engine.wakes.ring.Wakes(string(key))
+	var out []lifecycle.Waterfall
+	c.loop.call(func() {
+		for _, s := range c.engine.table.services {
+			if s.lastWake != nil && s.lastWake.Number == 0 && (key == "" || s.key == key) {
+				out = append(out, *s.lastWake)
+			}
+		}
+	})
+	out = append(out, c.engine.wakes.ring.Wakes(string(key))...)
+	slices.SortStableFunc(out, func(a, b lifecycle.Waterfall) int { return a.Start.Compare(b.Start) })
+	return out[max(len(out)-lifecycle.RingSize, 0):]
 }
 
 // Logs copies the output of a container of the service's pods to w (runtime.Runtime).

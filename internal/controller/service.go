@@ -95,6 +95,7 @@ func (s *service) status() status.Status {
 		w.Message = cmp.Or(s.imageErr, s.images.Status.Problem(), s.unready(), s.pull.Message(), s.layerWarning(),
 			s.throttleWarning(), s.hiddenClients)
 	}
+	w.Conditions, w.LatestRequest = s.recalled.Conditions, s.recalled.LatestRequest
 	if s.lastPacket != 0 {
 		w.LatestRequest = &metav1.Time{Time: s.lastPacket.Wall()}
 	}

@@ -106,6 +106,18 @@ func (c *Controller) Synced(ctx context.Context) error {
 	return nil
 }
 
+// Recall tells the controller what the API server has of a service's status: its conditions, which Status then has as
+// well, and from the time of an earlier controller its last packet and its last wake, in place of which later ones
+// count. It does nothing if the service does not exist.
+func (c *Controller) Recall(key v1alpha1.Key, st v1alpha1.WangellServiceStatus) {
+	c.loop.call(func() {
+		if s := c.engine.table.services[key]; s != nil {
+			s.recalled = v1alpha1.WangellServiceStatus{Conditions: st.Conditions, LatestRequest: st.LatestRequest}
+			c.engine.wakes.recall(s, st.LastWake)
+		}
+	})
+}
+
 // Scale gives a service n pods, within its limits: 0 puts it to sleep now, whatever its clients do; more than 0 wakes
 // it, or changes the number of serving pods. It returns at once. An error means that nothing was changed, and that it
 // may be tried again: a service that was deleted and put again does not begin before its old pods are gone. why is a

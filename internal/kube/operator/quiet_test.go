@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/lifecycle"
 	"wangell.loutres.me/internal/runtime/kube"
@@ -16,13 +19,37 @@ import (
 // played is a fake controller with one service.
 type played struct {
 	controllerAPI
-	status status.Status
-	scaled int
+	status   status.Status
+	scaled   int
+	recalled *v1alpha1.WangellServiceStatus
 }
 
 func (p *played) StatusOf(v1alpha1.Key) (status.Status, bool) { return p.status, true }
 
+func (p *played) Recall(_ v1alpha1.Key, st v1alpha1.WangellServiceStatus) { p.recalled = &st }
+
 func (p *played) Scale(_ v1alpha1.Key, n int, _ string) error { p.scaled = n; return nil }
+
+// The controller of the next leader learns what only the status has, also if that does not change.
+func TestControllerLearnsWhatTheStatusHas(t *testing.T) {
+	const key = v1alpha1.Key("default/shop")
+	p := &played{}
+	r := newReconciler(nil, nil, nil, nil)
+	r.controllerAPI, r.now = p, func() time.Time { return time.Unix(1000, 0) }
+	s := &v1alpha1.WangellService{}
+	s.Status.LatestRequest = &metav1.Time{Time: time.Unix(900, 0)}
+	s.Status.LastWake = &v1alpha1.LastWake{Start: metav1.NewTime(time.Unix(890, 0)), Result: "warm"}
+	out := outcome{addr: netip.MustParseAddr("10.46.100.1"), revisions: "there is no WangellService v2"}
+	s.Status = statusOf(s, out, r.observe(key), kube.Trouble{}, r.now())
+	if _, err := r.writeStatus(t.Context(), key, s, out); err != nil || p.recalled == nil {
+		t.Fatalf("%v, recalled %v", err, p.recalled)
+	}
+	ready := apimeta.FindStatusCondition(p.recalled.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Reason != "RevisionMissing" || ready.Message != out.revisions ||
+		p.recalled.LatestRequest.Unix() != 900 || p.recalled.LastWake.Start.Unix() != 890 {
+		t.Errorf("recalled %+v", p.recalled)
+	}
+}
 
 // During a short wake nothing is written: the reconciler has no client. A number that others write into spec.replicas
 // is obeyed all the same.

@@ -37,6 +37,7 @@ type controllerAPI interface {
 	Synced(context.Context) error
 	Scale(key v1alpha1.Key, n int, why string) error
 	StatusOf(v1alpha1.Key) (status.Status, bool)
+	Recall(v1alpha1.Key, v1alpha1.WangellServiceStatus)
 	// Verdict returns what NetworkPolicies say of a service.
 	Verdict(v1alpha1.Key) netpol.Verdict
 }

@@ -120,6 +120,7 @@ func (r *reconciler) writeStatus(ctx context.Context, key v1alpha1.Key, s *v1alp
 	}
 	next := s.DeepCopy()
 	next.Status = statusOf(s, out, o, trouble, r.now())
+	r.Recall(key, next.Status)
 	if equality.Semantic.DeepEqual(next.Status, s.Status) {
 		return 0, nil
 	}

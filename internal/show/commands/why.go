@@ -59,7 +59,7 @@ If it does not start well, the end of its output follows.`,
 					Service: name, State: s.Service.Status.State, Reasons: reasons, Output: output,
 				})
 			}
-			fmt.Printf("%s: %s\n", name, s.Service.Status.State)
+			fmt.Printf("%s: %s\n", name, view.State(s))
 			for _, r := range reasons {
 				fmt.Printf("  %s\n", r)
 			}

@@ -48,7 +48,7 @@ type Row struct {
 func rowOf(id int, s status.Status) Row {
 	r := Row{
 		ID: id, Namespace: s.Service.Namespace, Name: s.Service.Name, Address: view.Address(s),
-		Image: s.Service.Spec.Image, State: s.Service.Status.State, Message: s.Service.Status.Message,
+		Image: s.Service.Spec.Image, State: s.Service.Status.State, Message: view.Message(s),
 		Serving: s.Serving, Desired: s.Desired, Idle: s.Service.Spec.IdleTimeout,
 		Asleep: math.Round(s.Slept.Seconds), CPU: round(s.Slept.CPU), Memory: round(s.Slept.Memory),
 		CPUs: s.Slept.RequestCPU, Bytes: s.Slept.RequestMemory, Requests: s.Service.Spec.BalancesRequests(),

@@ -44,8 +44,8 @@ func Services(w io.Writer, services []status.Status, broken []httpapi.BrokenFile
 			rate = fmt.Sprintf("%.1f\t", s.Traffic.RequestsPerSecond)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s%s\t%s\t%s\n",
-			name, Address(s), cmp.Or(status.State, "-"), status.Replicas, ago(latest(s), now),
-			s.Traffic.OpenFlows, rate, wakeCount(f, woken), wakeTime(f, woken), cmp.Or(oneLine(status.Message), "-"))
+			name, Address(s), State(s), status.Replicas, ago(latest(s), now),
+			s.Traffic.OpenFlows, rate, wakeCount(f, woken), wakeTime(f, woken), cmp.Or(oneLine(Message(s)), "-"))
 	}
 	for _, b := range broken {
 		fmt.Fprintf(t, "%s\t-\tInvalid\t-\t-\t-\t%s-\t-\t%s\n", b.File, none, mistakes(b))
@@ -83,7 +83,7 @@ func Address(s status.Status) string {
 
 // wakeCount returns the number of wakes.
 func wakeCount(f lifecycle.Waterfall, woken bool) string {
-	if !woken {
+	if !woken || f.Number == 0 { // an earlier controller has counted it
 		return "-"
 	}
 	return strconv.FormatUint(f.Number, 10)

@@ -19,6 +19,9 @@ import (
 // the service, oldest first.
 func Why(s status.Status, wakes []lifecycle.Waterfall, now time.Time) []string {
 	w := why{Status: s, now: now}
+	for _, c := range troubles(s) {
+		w.say("Condition %s is %s (%s): %s.", c.Type, c.Status, c.Reason, c.Message)
+	}
 	if s.Service.Spec.SplitsTraffic() {
 		w.say("It has no pods of its own: its requests go to its revisions, %s.", rollout.Describe(s.Service.Spec.Traffic))
 		w.say("Each of them wakes, scales and sleeps on its own: ask why of one of them.")
