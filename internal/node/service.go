@@ -31,6 +31,7 @@ type service struct {
 	crowd        crowd
 	countersRead monotime.Time  // when the counters were read last
 	idleReported monotime.Time  // when Idle was sent last; zero after a packet
+	awaitedUntil monotime.Time  // a client waits for an answer; not looked at again until then
 	announce     bool           // a node answers ARP for the address
 	usage        bool           // the controller wants the usage of its pods
 	requests     *wire.Requests // how requests are balanced; nil if connections are balanced

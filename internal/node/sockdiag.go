@@ -182,7 +182,8 @@ const (
 	infoReceivedAgo = 52
 	infoSegmentAgo  = 56 // tcpi_last_ack_recv
 	infoReceived    = 128
-	infoEnough      = infoReceived + 8
+	infoSegments    = 156 // tcpi_data_segs_out
+	infoEnough      = infoSegments + 4
 )
 
 // States of net/tcp_states.h.
@@ -196,8 +197,10 @@ const (
 type socketState struct {
 	state       byte
 	port        uint16 // the pod's own
+	peer        netip.Addr
 	queued      uint32 // bytes that the program has not read; of a listening socket, connections that it has not accepted
 	received    uint64 // bytes
+	answers     uint32 // segments with data that the pod has sent
 	receivedAgo time.Duration
 	segmentAgo  time.Duration // since its last segment, which may have been a FIN
 	answeredAgo time.Duration
@@ -206,17 +209,25 @@ type socketState struct {
 // owesAnswer reports whether a program of the network namespace has work to do for a peer: accept a connection, read
 // data that arrived within unread, or answer data that it read within recent.
 func (d *sockDiag) owesAnswer(recent, unread time.Duration) (bool, error) {
+	all, err := d.states()
+	return err == nil && owed(all, recent, unread), err
+}
+
+// states returns the sockets of the network namespace that listen, or on which a peer may wait for an answer.
+func (d *sockDiag) states() (all []socketState, err error) {
 	found, err := d.list(1<<tcpListen|1<<tcpEstablished|1<<tcpSynReceived|1<<tcpCloseWait, 0, 1<<(diagInfo-1))
-	if err != nil {
-		return false, err
-	}
-	var all []socketState
 	for _, m := range found {
 		if t, ok := parseSocket(m); ok {
 			all = append(all, t)
 		}
 	}
-	return owed(all, recent, unread), nil
+	return all, err
+}
+
+// asked reports whether the peer was the last to send data. The kernel counts the time since the last answer from the
+// handshake on if there was none.
+func (t *socketState) asked() bool {
+	return t.received > 0 && (t.answers == 0 || t.receivedAgo < t.answeredAgo)
 }
 
 // parseSocket parses an inet_diag_msg with its attributes.
@@ -225,6 +236,7 @@ func parseSocket(m []byte) (t socketState, ok bool) {
 		return t, false
 	}
 	t.state, t.port = m[diagMsgState], binary.BigEndian.Uint16(m[diagMsgPort:])
+	t.peer = peerOf(m).Addr()
 	t.queued = binary.NativeEndian.Uint32(m[diagMsgRqueue:])
 	attrs, err := nl.ParseRouteAttr(m[diagMsgSize:])
 	if err != nil {
@@ -238,6 +250,7 @@ func parseSocket(m []byte) (t socketState, ok bool) {
 			return time.Duration(binary.NativeEndian.Uint32(a.Value[at:])) * time.Millisecond
 		}
 		t.answeredAgo, t.receivedAgo, t.segmentAgo = ms(infoSentAgo), ms(infoReceivedAgo), ms(infoSegmentAgo)
+		t.answers = binary.NativeEndian.Uint32(a.Value[infoSegments:])
 		t.received = binary.NativeEndian.Uint64(a.Value[infoReceived:])
 	}
 	return t, true
@@ -247,23 +260,28 @@ func parseSocket(m []byte) (t socketState, ok bool) {
 // count: there, the pod waits. Nor does data that arrived longer ago than unread: a program that had not read it before
 // it was frozen may never do so.
 func owed(all []socketState, recent, unread time.Duration) bool {
-	serves := map[uint16]bool{}
-	for _, t := range all {
-		if t.state == tcpListen {
-			serves[t.port] = true
-			if t.queued > 0 {
-				return true
-			}
-		}
-	}
+	serves := servedPorts(all)
 	for _, t := range all {
 		switch {
+		case t.state == tcpListen && t.queued > 0:
+			return true
 		case t.state == tcpListen || !serves[t.port]:
 		case t.state == tcpSynReceived, t.queued > 0 && min(t.receivedAgo, t.segmentAgo) <= unread:
 			return true
-		case t.received > 0 && t.receivedAgo < t.answeredAgo && t.receivedAgo < recent:
+		case t.asked() && t.receivedAgo < recent:
 			return true
 		}
 	}
 	return false
+}
+
+// servedPorts returns the ports on which sockets listen.
+func servedPorts(all []socketState) map[uint16]bool {
+	serves := map[uint16]bool{}
+	for _, t := range all {
+		if t.state == tcpListen {
+			serves[t.port] = true
+		}
+	}
+	return serves
 }

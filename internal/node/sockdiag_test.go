@@ -159,15 +159,53 @@ func TestServersOweWhatTheyHaveNotAnswered(t *testing.T) {
 			{state: tcpCloseWait, port: 80, queued: 1, receivedAgo: 2 * unread, segmentAgo: 10}}, true},
 		"a handshake": {[]socketState{listener, {state: tcpSynReceived, port: 80}}, true},
 		"a question": {[]socketState{listener,
-			{state: tcpEstablished, port: 80, received: 5, receivedAgo: 10, answeredAgo: 20}}, true},
+			{state: tcpEstablished, port: 80, received: 5, answers: 1, receivedAgo: 10, answeredAgo: 20}}, true},
+		"a question at the handshake": {[]socketState{listener,
+			{state: tcpEstablished, port: 80, received: 5, receivedAgo: 10, answeredAgo: 10}}, true},
 		"an answer": {[]socketState{listener,
-			{state: tcpEstablished, port: 80, received: 5, receivedAgo: 20, answeredAgo: 10}}, false},
+			{state: tcpEstablished, port: 80, received: 5, answers: 1, receivedAgo: 20, answeredAgo: 10}}, false},
 		"a question long ago": {[]socketState{listener,
 			{state: tcpEstablished, port: 80, received: 5, receivedAgo: 2 * recent, answeredAgo: 3 * recent}}, false},
 		"an answer to the pod": {[]socketState{listener,
-			{state: tcpEstablished, port: 41000, received: 5, receivedAgo: 10, answeredAgo: 20}}, false},
+			{state: tcpEstablished, port: 41000, received: 5, answers: 1, receivedAgo: 10, answeredAgo: 20}}, false},
 	} {
 		if got := owed(c.all, recent, unread); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}
+
+func TestClientsThatWaitForAnAnswerAreFound(t *testing.T) {
+	const most = time.Minute
+	listener := socketState{state: tcpListen, port: 80}
+	client := netip.MustParseAddr("10.0.0.7")
+	for name, c := range map[string]struct {
+		all  []socketState
+		want bool
+	}{
+		"nothing":                     {nil, false},
+		"a server":                    {[]socketState{listener}, false},
+		"a connection without a word": {[]socketState{listener, {state: tcpEstablished, port: 80, peer: client}}, false},
+		"a question": {[]socketState{listener,
+			{state: tcpEstablished, port: 80, peer: client, received: 5, answers: 1, receivedAgo: 10, answeredAgo: 20}}, true},
+		"a question not read": {[]socketState{listener,
+			{state: tcpEstablished, port: 80, peer: client, queued: 5, received: 5, answers: 1, receivedAgo: 10,
+				answeredAgo: 20}}, true},
+		"a question and an end": {[]socketState{listener,
+			{state: tcpCloseWait, port: 80, peer: client, received: 5, answers: 1, receivedAgo: 10, answeredAgo: 20}}, true},
+		"a question at the handshake": {[]socketState{listener,
+			{state: tcpEstablished, port: 80, peer: client, received: 5, receivedAgo: 10, answeredAgo: 10}}, true},
+		"an answer": {[]socketState{listener,
+			{state: tcpEstablished, port: 80, peer: client, received: 5, answers: 1, receivedAgo: 20, answeredAgo: 10}}, false},
+		"a question long ago": {[]socketState{listener,
+			{state: tcpEstablished, port: 80, peer: client, received: 5, receivedAgo: 2 * most, answeredAgo: 3 * most}}, false},
+		"a question of the pod": {[]socketState{listener,
+			{state: tcpEstablished, port: 41000, peer: client, received: 5, answers: 1, receivedAgo: 10,
+				answeredAgo: 20}}, false},
+		"a question of the pod to itself": {[]socketState{listener, {state: tcpEstablished, port: 80,
+			peer: netip.MustParseAddr("127.0.0.1"), received: 5, answers: 1, receivedAgo: 10, answeredAgo: 20}}, false},
+	} {
+		if got := unanswered(c.all, most); got != c.want {
 			t.Errorf("%s: %t, want %t", name, got, c.want)
 		}
 	}
