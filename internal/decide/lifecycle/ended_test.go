@@ -45,3 +45,12 @@ func TestReasonOfAnEndReplacesWhatWasToldBefore(t *testing.T) {
 		})
 	}
 }
+
+// A program that makes itself a daemon ends without an error before anything listens; one that has served just ends.
+func TestProgramThatLeavesTheForegroundIsToldToStay(t *testing.T) {
+	walk(t, testSpec, toNet, []did{{1, Exited{1, 0, "the end of its log"}, Failed,
+		"publish 2 | refuse: process exited with code 0: " + inForeground + "; the end of its log | stop 1 0s | " +
+			"timer never | error: wake failed: process exited with code 0: " + inForeground + "; the end of its log"}})
+	walk(t, testSpec, toWarm[:4:4], []did{{5, Exited{1, 0, ""}, Cold, "publish 3 1:draining | stop 1 0s | " +
+		"error: crashed: process exited with code 0; the next connection request wakes it again"}})
+}

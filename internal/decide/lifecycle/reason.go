@@ -92,6 +92,23 @@ func (e Exited) Reason() string {
 	return s
 }
 
+// inForeground is what to do about a program that ends without an error before it listens.
+const inForeground = "it ended before it listened: a program that goes on in the background must stay in the " +
+	"foreground (nginx -g 'daemon off;', for example)"
+
+// exitReason is the reason of an exit, with what to do about it.
+func (m *Machine) exitReason(e Exited) string {
+	if p := m.pod(e.Ref); p == nil || !p.starting() || e.Code != 0 {
+		return e.Reason()
+	}
+	if e.Detail == "" {
+		e.Detail = inForeground
+	} else {
+		e.Detail = inForeground + "; " + e.Detail
+	}
+	return e.Reason()
+}
+
 // scaledTo is the reason for starting or stopping pods that no client has asked for.
 func scaledTo(n int, why string) string {
 	if why == "" {

@@ -57,7 +57,7 @@ func (t *transition) handle(ev Event) {
 	case Trace:
 		t.trace(e)
 	case Exited:
-		t.exited(e.Ref, e.Reason(), "crashed")
+		t.exited(e.Ref, t.exitReason(e), "crashed")
 	case Ended:
 		t.ended(e)
 	case IdleSeen:
