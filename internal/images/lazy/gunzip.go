@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/stargz-snapshotter/estargz"
 	"github.com/containerd/stargz-snapshotter/metadata"
 	"github.com/klauspost/compress/gzip"
+	"github.com/opencontainers/go-digest"
 )
 
 // gunzip decompresses eStargz faster than package estargz, which uses the standard library's gzip and makes a reader
@@ -53,6 +54,16 @@ func (g *gunzip) ParseFooter(footer []byte) (payload, toc, size int64, err error
 	return g.GzipDecompressor.ParseFooter(footer)
 }
 
+// ParseTOC implements estargz.Decompressor.
+func (g *gunzip) ParseTOC(from io.Reader) (*estargz.JTOC, digest.Digest, error) {
+	r, err := g.DecompressTOC(from)
+	if err != nil {
+		return nil, "", err
+	}
+	defer r.Close()
+	return parseTable(r, maxTable)
+}
+
 // Package estargz prefers decompressors of its own to those that it is given, by the footer of a blob. So the footer
 // is marked as another one, by the bits of markBits in its byte markAt: the first one of the name of gzip's extra
 // field, which only the digest of the whole blob covers.
@@ -85,6 +96,9 @@ func (m marked) ReadAt(p []byte, off int64) (int, error) {
 func faster(blob io.ReaderAt, size int64) (*io.SectionReader, metadata.Option, error) {
 	g := new(gunzip)
 	option := metadata.WithDecompressors(g, new(unzstd))
+	if err := checkTable(blob, size); err != nil {
+		return nil, nil, err
+	}
 	if size >= estargz.FooterSize {
 		footer := make([]byte, estargz.FooterSize)
 		if _, err := blob.ReadAt(footer, size-estargz.FooterSize); err != nil && err != io.EOF {

@@ -3,8 +3,6 @@
 package lazy
 
 import (
-	"encoding/json"
-	"fmt"
 	"io"
 	"sync"
 
@@ -58,11 +56,7 @@ func (u *unzstd) ParseTOC(from io.Reader) (*estargz.JTOC, digest.Digest, error) 
 		return nil, "", err
 	}
 	defer r.Close()
-	sum, toc := digest.Canonical.Digester(), new(estargz.JTOC)
-	if err := json.NewDecoder(io.TeeReader(r, sum.Hash())).Decode(toc); err != nil {
-		return nil, "", fmt.Errorf("table of contents: %w", err)
-	}
-	return toc, sum.Digest(), nil
+	return parseTable(r, maxTable)
 }
 
 // DecompressTOC implements estargz.Decompressor.

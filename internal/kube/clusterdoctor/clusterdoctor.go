@@ -80,6 +80,7 @@ func Run(
 		after: time.After}
 	checks := []Check{
 		d.server(), d.definition(), d.leader(ctx), d.replicas(ctx), d.daemons(ctx), d.answers(ctx), d.pressure(ctx),
+		d.policies(ctx),
 	}
 	return slices.Concat(checks, d.envoys(ctx), d.lazy(ctx), d.rights(ctx)), nil
 }

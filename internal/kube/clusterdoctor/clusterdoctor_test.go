@@ -9,7 +9,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"wangell.loutres.me/internal/kube/clusterapi"
@@ -76,6 +78,37 @@ func TestLeaderIsToldFromAWrongClock(t *testing.T) {
 		if got := d.leader(t.Context()); got.State != c.state || !strings.Contains(got.Found, c.message) {
 			t.Errorf("%s: %+v", name, got)
 		}
+	}
+}
+
+// A NetworkPolicy is worth what enforces it.
+func TestNetworkPoliciesAreCheckedWithWhatEnforcesThem(t *testing.T) {
+	of := clusterapi.Controller{Namespace: "wangell-system", Name: "wangell"}
+	policy := &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "wangell-controller"},
+	}
+	daemons := func(name string) *appsv1.DaemonSet {
+		return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name}}
+	}
+	for _, c := range []struct {
+		name    string
+		objects []runtime.Object
+		state   State
+		found   string
+	}{
+		{"no policy", []runtime.Object{daemons("calico-node")}, Warn, "the controller has none"},
+		{"Calico", []runtime.Object{policy, daemons("calico-node"), daemons("kube-proxy")}, OK, "enforced by Calico"},
+		{"Flannel", []runtime.Object{policy, daemons("kube-flannel-ds")}, Warn, "Flannel does not enforce them"},
+		{"Flannel beside Calico", []runtime.Object{policy, daemons("kube-flannel-ds"), daemons("calico-node")}, OK, "Calico"},
+		{"unknown", []runtime.Object{policy, daemons("my-network")}, Warn, "cannot be told"},
+	} {
+		d := doctor{of: of, api: fake.NewClientset(c.objects...)}
+		if got := d.policies(t.Context()); got.State != c.state || !strings.Contains(got.Found, c.found) {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+	if by, _ := enforcement("v1.34.2+k3s1", nil); by != "k3s" {
+		t.Errorf("k3s: %q", by)
 	}
 }
 
