@@ -206,15 +206,18 @@ func (d *doctor) daemons(ctx context.Context) Check {
 	if err != nil {
 		return outcome(name, err, "install the chart")
 	}
-	return d.onNodes(name, "", o)
+	return d.onNodes(ctx, name, "", o)
 }
 
-// onNodes says how many pods of a DaemonSet are ready. what are these, if the name of the check does not say it.
-func (d *doctor) onNodes(name, what string, o *appsv1.DaemonSet) Check {
+// onNodes says how many pods of a DaemonSet are ready, and why one is not. what are these, if the name of the check does not say it.
+func (d *doctor) onNodes(ctx context.Context, name, what string, o *appsv1.DaemonSet) Check {
 	c := Check{Name: name, State: OK}
 	c.Found = fmt.Sprintf("%d of %d %sare ready", o.Status.NumberReady, o.Status.DesiredNumberScheduled, what)
 	if o.Status.NumberReady < o.Status.DesiredNumberScheduled || o.Status.NumberReady == 0 {
 		c.State = Failed
+		if why := d.whyNotReady(ctx, o); why != "" {
+			c.Found += "; " + why
+		}
 		c.Do = fmt.Sprintf("kubectl -n %s get pods -o wide; 'wangell doctor' on the node of one that is not", d.of.Namespace)
 	}
 	return c
@@ -229,7 +232,7 @@ func (d *doctor) optional(ctx context.Context, name, object, what string) (c []C
 	case err != nil:
 		return []Check{outcome(name, err, "install the chart")}, nil
 	}
-	return []Check{d.onNodes(name, what, o)}, o
+	return []Check{d.onNodes(ctx, name, what, o)}, o
 }
 
 // envoys checks the Envoys that balance requests.

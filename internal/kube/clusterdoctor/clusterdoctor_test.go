@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,6 +78,50 @@ func TestLeaderIsToldFromAWrongClock(t *testing.T) {
 		}
 		if got := d.leader(t.Context()); got.State != c.state || !strings.Contains(got.Found, c.message) {
 			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// What keeps a pod of a DaemonSet from being ready is told with the numbers.
+func TestPodsThatAreNotReadySayWhy(t *testing.T) {
+	of := clusterapi.Controller{Namespace: "wangell-system", Name: "wangell"}
+	labels := map[string]string{"app": "envoy"}
+	set := &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "wangell-envoy"},
+		Spec:       appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}},
+		Status:     appsv1.DaemonSetStatus{NumberReady: 1, DesiredNumberScheduled: 2},
+	}
+	pod := func(name string, status corev1.PodStatus) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: name, Labels: labels},
+			Spec:       corev1.PodSpec{NodeName: "n1"}, Status: status,
+		}
+	}
+	container := func(s corev1.ContainerStatus) corev1.PodStatus {
+		s.Name = "envoy"
+		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{s}}
+	}
+	waits := func(reason, message string) corev1.PodStatus {
+		return container(corev1.ContainerStatus{State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
+		}})
+	}
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	for want, status := range map[string]corev1.PodStatus{
+		"; b on n1: ImagePullBackOff: manifest unknown": waits("ImagePullBackOff", "manifest unknown"),
+		"1 of 2 Envoys are ready":                       waits("ContainerCreating", ""),
+		"ended with exit code 137, and runs again": container(corev1.ContainerStatus{State: running,
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}}}),
+		"Insufficient memory": {Conditions: []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes: Insufficient memory",
+		}}},
+		"Evicted: the node was low on memory": {Reason: "Evicted", Message: "the node was low on memory"},
+	} {
+		ready := container(corev1.ContainerStatus{State: running, Ready: true})
+		d := doctor{of: of, api: fake.NewClientset(set, pod("a", ready), pod("b", status))}
+		got := d.envoys(t.Context())
+		if len(got) != 1 || got[0].State != Failed || !strings.HasSuffix(got[0].Found, want) {
+			t.Errorf("%+v: want %q", got, want)
 		}
 	}
 }
