@@ -22,9 +22,9 @@ func newRoot() *cobra.Command {
 		Long: `Watch the WangellServices of a cluster, see why they sleep or do not, and how they woke.
 
 The leading controller answers, through the API server, with your own rights: you see the
-services of the namespaces in which you may list wangellservices. To put one to sleep you need
-the right to patch wangellservices/scale, for logs that to get pods/log, for rollouts those
-to get and patch wangellservices.`,
+services of the namespaces in which you may list wangellservices. To wake one or put it
+to sleep you need the right to patch wangellservices/scale, for logs that to get pods/log,
+for rollouts those to get and patch wangellservices.`,
 		Example: `  kubectl wangell ps -A
   kubectl wangell top -n team
   kubectl wangell why hello

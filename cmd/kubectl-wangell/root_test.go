@@ -40,7 +40,7 @@ func TestEveryCommandIsDocumentedForKubectl(t *testing.T) {
 		names = append(names, cmd.Name())
 	}
 	slices.Sort(names)
-	want := []string{"dashboard", "doctor", "logs", "ps", "rollout", "sleep", "top", "wakes", "why"}
+	want := []string{"dashboard", "doctor", "logs", "ps", "rollout", "sleep", "top", "wake", "wakes", "why"}
 	if !slices.Equal(names, want) {
 		t.Errorf("commands %v, want %v", names, want)
 	}

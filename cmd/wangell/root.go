@@ -39,7 +39,6 @@ has started, and then lets that same SYN through.`,
 	root.AddCommand(
 		newUp(g),
 		newDown(g),
-		newWake(g),
 		newRestart(g),
 		newExec(g),
 		newStats(g),

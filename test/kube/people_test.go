@@ -159,6 +159,7 @@ func testPeople(t *testing.T) {
 	ann.says(t, false, "ps -n strangers", `cannot list wangellservices.wangell.loutres.me in the namespace "strangers"`)
 	ann.says(t, false, "why strangers/hello", "cannot list wangellservices")
 	ann.says(t, false, "sleep hello -n people", "cannot put services to sleep")
+	ann.says(t, false, "wake hello -n people", "cannot wake services")
 	lab.waitState(t, key, "Warm")
 
 	// The right to see services is not enough to reach the controller, and a wrong or missing token is refused.
@@ -178,4 +179,6 @@ func testPeople(t *testing.T) {
 	t.Logf("sleep took %s", time.Since(begin))
 	lab.waitState(t, key, "Cold")
 	admin.says(t, true, "why hello -n people", "It is asleep")
+	admin.says(t, true, "wake hello -n people", "people/hello serves")
+	admin.says(t, true, "why hello -n people", "It is awake")
 }

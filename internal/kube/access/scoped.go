@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -34,6 +35,7 @@ type scoped struct {
 
 var (
 	_ httpapi.Services = (*scoped)(nil)
+	_ httpapi.Waker    = (*scoped)(nil)
 	_ dashboard.Scope  = (*scoped)(nil)
 )
 
@@ -136,6 +138,19 @@ func (s *scoped) Sleep(ctx context.Context, k v1alpha1.Key) error {
 		return err
 	}
 	return s.all.Sleep(ctx, k)
+}
+
+// Wake implements httpapi.Waker. Whoever may scale a service may wake it.
+func (s *scoped) Wake(ctx context.Context, k v1alpha1.Key) error {
+	all, ok := s.all.(httpapi.Waker)
+	if !ok {
+		return &httpapi.Error{Code: http.StatusNotImplemented, Text: "this controller wakes no services"}
+	}
+	namespace, name := k.Split()
+	if err := s.need(ctx, sleepService(namespace, name), "wake services (patch wangellservices/scale)"); err != nil {
+		return err
+	}
+	return all.Wake(ctx, k)
 }
 
 // Logs implements httpapi.Services.

@@ -14,10 +14,15 @@ import (
 	"wangell.loutres.me/internal/status"
 )
 
+// Waker wakes services. A controller.Controller is one.
+type Waker interface {
+	Wake(ctx context.Context, key v1alpha1.Key) error
+}
+
 // Operator has the operations of one machine that a cluster leaves to kubectl. A controller.Controller is one.
 type Operator interface {
+	Waker
 	Status() []status.Status
-	Wake(ctx context.Context, key v1alpha1.Key) error
 	Hold(ctx context.Context, key v1alpha1.Key) (release func(), err error)
 	Restart(ctx context.Context, key v1alpha1.Key) (replaced int, err error)
 	Stats(ctx context.Context, key v1alpha1.Key) ([]status.PodUsage, error)
@@ -54,9 +59,6 @@ func operate(f func(http.ResponseWriter, *http.Request, Operator, v1alpha1.Key))
 }
 
 var (
-	wake = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
-		answer(w, nil, o.Wake(r.Context(), key))
-	})
 	restart = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
 		n, err := o.Restart(r.Context(), key)
 		answer(w, Restarted{n}, err)
@@ -66,6 +68,20 @@ var (
 		answer(w, append([]status.PodUsage{}, list...), err)
 	})
 )
+
+// wake handles a request to wake a service.
+func wake(w http.ResponseWriter, r *http.Request, s Services) {
+	o, ok := s.(Waker)
+	if !ok {
+		Refuse(w, &Error{Code: http.StatusNotImplemented, Text: "this server wakes no services"})
+		return
+	}
+	key, err := s.Resolve(r.FormValue("service"))
+	if err == nil {
+		err = o.Wake(r.Context(), key)
+	}
+	answer(w, nil, err)
+}
 
 // hold returns the handler that keeps a service awake until its client is gone. Then it ends the command of the client,
 // if that has one: a client that was killed could not.
