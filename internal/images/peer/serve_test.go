@@ -121,7 +121,7 @@ func TestAPeerNeedsAGrantForEachBlob(t *testing.T) {
 	}
 }
 
-// The certificate is the one that the node has told the controller, or there is no connection.
+// The certificate is the one that the node reported to the controller, or there is no connection.
 func TestAPeerWithAnotherCertificateIsRefused(t *testing.T) {
 	m, _, _ := idle(t, 0)
 	other := *m.Identity()
@@ -131,7 +131,7 @@ func TestAPeerWithAnotherCertificateIsRefused(t *testing.T) {
 	if err == nil {
 		res.Body.Close()
 	}
-	if err == nil || !strings.Contains(err.Error(), "is not the one that its node has told the controller") {
+	if err == nil || !strings.Contains(err.Error(), "is not the one that its node reported to the controller") {
 		t.Errorf("got %v, %v", res, err)
 	}
 }
