@@ -13,7 +13,8 @@ import (
 // Commands returns the commands.
 func (p *Place) Commands() []*cobra.Command {
 	all := []*cobra.Command{
-		p.newWake(), p.newSleep(), p.newRollout(), p.newPs(), p.newTop(), p.newWakes(), p.newWhy(), p.newLogs(), p.newDashboard(),
+		p.newWake(), p.newSleep(), p.newRollout(), p.newPs(), p.newTop(), p.newWakes(), p.newWhy(), p.newLogs(),
+		p.newDashboard(),
 	}
 	if p.Cluster {
 		for _, c := range all {
