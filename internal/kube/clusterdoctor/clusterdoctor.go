@@ -209,8 +209,8 @@ func (d *doctor) daemons(ctx context.Context) Check {
 	return d.onNodes(ctx, name, "", o)
 }
 
-// onNodes says how many pods of a DaemonSet are ready, and why one is not. what are these, if the name of the check does
-// not say it.
+// onNodes says how many pods of a DaemonSet are ready, and why one is not. what are these, if the name of the check
+// does not say it.
 func (d *doctor) onNodes(ctx context.Context, name, what string, o *appsv1.DaemonSet) Check {
 	c := Check{Name: name, State: OK}
 	c.Found = fmt.Sprintf("%d of %d %sare ready", o.Status.NumberReady, o.Status.DesiredNumberScheduled, what)
