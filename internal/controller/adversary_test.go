@@ -129,6 +129,18 @@ var attacks = map[wire.Type]func(v victim) []wire.Message{
 	},
 }
 
+// warmAndCold makes the service a, which has a pod on n1, and b, which sleeps.
+func (w *clusterWorld) warmAndCold() (warm, cold netip.AddrPort) {
+	w.t.Helper()
+	w.synced()
+	warm = w.put(newService("a"), 1)
+	cold = w.put(newService("b"), 2)
+	w.d.syn(warm)
+	w.untilState("a", "Warm")
+	w.untilPods(warm, " serving")
+	return warm, cold
+}
+
 // A stolen node is worth one node: whatever its daemon sends of other nodes' pods, services stay as they are, and
 // other nodes hear nothing of it.
 func TestStolenNodeIsWorthOneNode(t *testing.T) {
@@ -137,12 +149,7 @@ func TestStolenNodeIsWorthOneNode(t *testing.T) {
 			"n1": {nodeAddr("n1")}, "n2": {nodeAddr("n2")}, "stolen": {netip.MustParseAddr("192.0.2.66")},
 		}
 	})
-	w.synced()
-	service := w.put(newService("a"), 1)
-	other := w.put(newService("b"), 2)
-	w.d.syn(service)
-	w.untilState("a", "Warm")
-	w.untilPods(service, " serving")
+	service, other := w.warmAndCold()
 	w.d.send(mirrorOf("n1", 1))
 	b := w.d.backend(service, 0)
 	v := victim{service: service, pod: b.PodID, uid: "a-1", image: "registry.example/a:1", node: nodeAddr("n1")}
@@ -212,12 +219,7 @@ func TestStolenNodeIsWorthOneNode(t *testing.T) {
 // nothing: otherwise one node could keep all of them busy.
 func TestReportsOfInventedPodsReachNoOtherNode(t *testing.T) {
 	w := newCluster(t, nil)
-	w.synced()
-	service := w.put(newService("a"), 1)
-	other := w.put(newService("b"), 2)
-	w.d.syn(service)
-	w.untilState("a", "Warm")
-	w.untilPods(service, " serving")
+	service, other := w.warmAndCold()
 	b := w.d.backend(service, 0)
 	stolen := w.daemonOn("stolen", &wire.Node{Addr: nodeAddr("stolen")})
 	t.Cleanup(func() { stolen.client.Close() })

@@ -192,11 +192,8 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 		s.idleReported = 0
 		return changed
 	}
-	if d.awaited(s, now) {
-		return changed
-	}
 	// Repeated because the controller may have been replaced since.
-	if s.idleReported == 0 || now.Sub(s.idleReported) > idleAgain {
+	if due := s.idleReported == 0 || now.Sub(s.idleReported) > idleAgain; due && !d.awaited(s, now) {
 		s.idleReported = now
 		d.send(&wire.Idle{Service: s.addr, LastPacket: last})
 	}

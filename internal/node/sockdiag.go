@@ -147,29 +147,22 @@ func (d *sockDiag) listening() ([]netip.AddrPort, error) {
 }
 
 // localOf returns the address and port of a socket itself; the zero value if the message is too short.
-func localOf(message []byte) netip.AddrPort {
-	if len(message) < diagMsgLocal+16 {
-		return netip.AddrPort{}
-	}
-	b := message[diagMsgLocal : diagMsgLocal+16]
-	if message[0] == unix.AF_INET {
-		b = b[:4]
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return netip.AddrPortFrom(a.Unmap(), binary.BigEndian.Uint16(message[diagMsgPort:]))
-}
+func localOf(message []byte) netip.AddrPort { return endOf(message, diagMsgLocal, diagMsgPort) }
 
 // peerOf returns the other end of a connection; the zero value if the message is too short.
-func peerOf(message []byte) netip.AddrPort {
-	if len(message) < diagMsgPeer+16 {
+func peerOf(message []byte) netip.AddrPort { return endOf(message, diagMsgPeer, diagMsgPeerPort) }
+
+// endOf returns the end of a socket whose address and port are at these offsets of a message.
+func endOf(message []byte, addr, port int) netip.AddrPort {
+	if len(message) < addr+16 {
 		return netip.AddrPort{}
 	}
-	b := message[diagMsgPeer : diagMsgPeer+16]
+	b := message[addr : addr+16]
 	if message[0] == unix.AF_INET {
 		b = b[:4]
 	}
 	a, _ := netip.AddrFromSlice(b)
-	return netip.AddrPortFrom(a.Unmap(), binary.BigEndian.Uint16(message[diagMsgPeerPort:]))
+	return netip.AddrPortFrom(a.Unmap(), binary.BigEndian.Uint16(message[port:]))
 }
 
 // Offsets in struct inet_diag_msg and struct tcp_info (linux/inet_diag.h, linux/tcp.h).

@@ -22,14 +22,10 @@ import (
 
 // Listen opens the UDP socket of a server at HOST:PORT, which a second one of the same user may share.
 func Listen(address string) (*net.UDPConn, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		failed := c.Control(func(fd uintptr) {
-			err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return control(c, func(fd int) error {
+			return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
 		})
-		if failed != nil {
-			return failed
-		}
-		return err
 	}}
 	conn, err := lc.ListenPacket(context.Background(), "udp", address)
 	if err != nil {
@@ -88,8 +84,12 @@ func withSocket(conn *net.UDPConn, f func(fd int) error) error {
 	if err != nil {
 		return err
 	}
-	failed := raw.Control(func(fd uintptr) { err = f(int(fd)) })
-	if failed != nil {
+	return control(raw, f)
+}
+
+// control calls f with the file descriptor of a connection.
+func control(c syscall.RawConn, f func(fd int) error) (err error) {
+	if failed := c.Control(func(fd uintptr) { err = f(int(fd)) }); failed != nil {
 		return failed
 	}
 	return err

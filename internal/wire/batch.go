@@ -72,16 +72,13 @@ func (r *batchReader) read() (n int, err error) {
 }
 
 // empty reports whether no datagram waits at the socket.
-func (r *batchReader) empty() (yes bool) {
-	raw, err := r.udp.SyscallConn()
-	if err != nil {
-		return false
-	}
-	err = raw.Control(func(fd uintptr) {
-		size, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
-		yes = err == nil && size == 0
+func (r *batchReader) empty() bool {
+	size := 0
+	err := withSocket(r.udp, func(fd int) (err error) {
+		size, err = unix.IoctlGetInt(fd, unix.SIOCINQ)
+		return err
 	})
-	return yes && err == nil
+	return err == nil && size == 0
 }
 
 // datagram returns the i-th datagram of the last read. The caller may overwrite it, until the next read.

@@ -3,7 +3,6 @@
 package lazy
 
 import (
-	"bytes"
 	"io"
 	"slices"
 	"sync"
@@ -94,19 +93,13 @@ func (m marked) ReadAt(p []byte, off int64) (int, error) {
 
 // faster returns a blob of a size, and the option by which it is decompressed by gunzip if it is eStargz.
 func faster(blob io.ReaderAt, size int64) (*io.SectionReader, metadata.Option, error) {
-	g := new(gunzip)
-	option := metadata.WithDecompressors(g, new(unzstd))
-	if err := checkTable(blob, size); err != nil {
+	gzip, err := checkTable(blob, size)
+	if err != nil {
 		return nil, nil, err
 	}
-	if size >= estargz.FooterSize {
-		footer := make([]byte, estargz.FooterSize)
-		if _, err := blob.ReadAt(footer, size-estargz.FooterSize); err != nil && err != io.EOF {
-			return nil, nil, err
-		}
-		if _, _, _, err := g.GzipDecompressor.ParseFooter(bytes.Clone(footer)); err == nil {
-			blob = marked{blob, size}
-		}
+	if gzip {
+		blob = marked{blob, size}
 	}
+	option := metadata.WithDecompressors(new(gunzip), new(unzstd))
 	return io.NewSectionReader(blob, 0, size), option, nil
 }

@@ -24,8 +24,8 @@ const (
 var errTable = errors.New("its table of contents is not usable: it is pulled whole")
 
 // checkTable refuses a layer of a size in bytes by where its footer says that the table of contents is. Package estargz
-// allocates what a footer asks for.
-func checkTable(layer io.ReaderAt, size int64) error {
+// allocates what a footer asks for. It reports whether the footer is that of eStargz.
+func checkTable(layer io.ReaderAt, size int64) (gzip bool, err error) {
 	for _, d := range []estargz.Decompressor{
 		new(estargz.GzipDecompressor), new(estargz.LegacyGzipDecompressor), new(zstdchunked.Decompressor),
 	} {
@@ -35,27 +35,28 @@ func checkTable(layer io.ReaderAt, size int64) error {
 		}
 		footer := make([]byte, d.FooterSize())
 		if _, err := layer.ReadAt(footer, from); err != nil && err != io.EOF {
-			return err
+			return false, err
 		}
 		_, at, length, err := d.ParseFooter(footer)
 		if err != nil {
 			continue
 		}
 		if _, legacy := d.(*estargz.LegacyGzipDecompressor); legacy {
-			return fmt.Errorf("%w: it has the format of stargz, not of eStargz", errTable)
+			return false, fmt.Errorf("%w: it has the format of stargz, not of eStargz", errTable)
 		}
 		if length == 0 {
 			length = from - at // up to the footer
 		}
 		switch {
 		case at < 0 || at > from || length <= 0 || length > from-at:
-			return fmt.Errorf("%w: %d bytes from byte %d are not in a layer of %d", errTable, length, at, size)
+			return false, fmt.Errorf("%w: %d bytes from byte %d are not in a layer of %d", errTable, length, at, size)
 		case length > maxPackedTable:
-			return fmt.Errorf("%w: it has %d bytes, at most %d are read", errTable, length, maxPackedTable)
+			return false, fmt.Errorf("%w: it has %d bytes, at most %d are read", errTable, length, maxPackedTable)
 		}
-		return nil
+		_, gzip = d.(*estargz.GzipDecompressor)
+		return gzip, nil
 	}
-	return nil // package estargz finds no table either
+	return false, nil // package estargz finds no table either
 }
 
 // parseTable decodes a table of contents of at most limit bytes of JSON. It returns its digest as well.

@@ -34,8 +34,9 @@ func TestTablesOfContentsAreWithinTheirLayers(t *testing.T) {
 	zstdLayer := packFile(t, []byte("x"), &zstdchunked.Compressor{CompressionLevel: zstd.SpeedFastest})
 	gzipLayer := packFile(t, []byte("x"), estargz.NewGzipCompressor())
 	for name, layer := range map[string][]byte{"zstd:chunked": zstdLayer, "eStargz": gzipLayer} {
-		if err := checkTable(bytes.NewReader(layer), int64(len(layer))); err != nil {
-			t.Errorf("%s: %v", name, err)
+		gzip, err := checkTable(bytes.NewReader(layer), int64(len(layer)))
+		if err != nil || gzip != (name == "eStargz") {
+			t.Errorf("%s: gzip %t, %v", name, gzip, err)
 		}
 	}
 	footer := func(at, length uint64) []byte {
@@ -61,7 +62,7 @@ func TestTablesOfContentsAreWithinTheirLayers(t *testing.T) {
 		{"too large", footer(0, maxPackedTable+1), 1 << 40, false},
 		{"gzip up to the footer, too large", gzipFooter, 1 << 40, false},
 	} {
-		err := checkTable(sized{c.end, c.size}, c.size)
+		_, err := checkTable(sized{c.end, c.size}, c.size)
 		if fits := err == nil; fits != c.fits || err != nil && !errors.Is(err, errTable) {
 			t.Errorf("%s: %v", c.name, err)
 		}

@@ -28,7 +28,7 @@ func (s *Store) make(ctx context.Context, r Record, w Want) error {
 		}
 		return v.mounted(r, func() error {
 			if w.Fill == nil {
-				return makeData(v.data(), w.UID, w.GID)
+				return MakeData(v.data(), w.UID, w.GID)
 			}
 			if err := w.Fill(v.data()); err != nil {
 				return err
@@ -119,8 +119,8 @@ func (p place) build(ctx context.Context, size int64) error {
 	return run(ctx, "mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard", p.disk())
 }
 
-// makeData makes the folder that pods see.
-func makeData(dir string, uid, gid int) error {
+// MakeData makes the folder of a volume that pods see, empty and owned by a user. Its parent must exist.
+func MakeData(dir string, uid, gid int) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}

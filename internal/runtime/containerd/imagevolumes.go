@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -139,7 +138,7 @@ func copyFolder(dir, root, path string, uid, gid int) error {
 	info, err := os.Stat(from)
 	switch {
 	case os.IsNotExist(err):
-		return makeOwned(dir, uid, gid)
+		return volume.MakeData(dir, uid, gid)
 	case err != nil:
 		return err
 	case !info.IsDir():
@@ -149,17 +148,4 @@ func copyFolder(dir, root, path string, uid, gid int) error {
 		return fmt.Errorf("copy the image's files: %w", err)
 	}
 	return nil
-}
-
-func makeOwned(dir string, uid, gid int) error {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
-		return err
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	if err := os.Chown(dir, uid, gid); err != nil {
-		return err
-	}
-	return os.Chmod(dir, fs.FileMode(0o755)) // whatever the umask
 }

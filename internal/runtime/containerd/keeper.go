@@ -78,20 +78,13 @@ func (k *keeper) quiet(now time.Time) (bool, time.Duration) {
 func (r *Runtime) keepNetworks() {
 	tick := time.NewTicker(upkeep.Interval)
 	defer tick.Stop()
-	for last := ""; ; {
+	for {
 		select {
 		case <-r.ctx.Done():
 			return
 		case <-tick.C:
+			_ = r.nets.Keep() // it logs that, and the next look may succeed
 		}
-		var text string
-		if err := r.nets.Keep(); err != nil {
-			text = err.Error()
-		}
-		if text != last && text != "" {
-			r.cfg.Log.Error("cannot look after the networks of pods; trying again", "error", text)
-		}
-		last = text
 	}
 }
 

@@ -104,28 +104,20 @@ func (r *Runtime) PullImage(ctx context.Context, pull runtime.ImagePull) error {
 
 // sweepPulls deletes pods that pulls have left behind, those of an earlier controller first, until writing ends.
 func (r *Runtime) sweepPulls() {
-	stopped := r.api.writes.Done()
-	for {
+	for pause := time.Duration(0); ; {
 		select {
 		case <-r.pulls.left:
-		case <-stopped:
+		case <-r.api.writes.Done():
 			return
 		}
-		for pause := time.Duration(0); ; {
-			err := r.sweepPullsOnce(r.api.writes)
-			if r.api.writes.Err() != nil {
-				return
-			}
-			if err == nil {
-				break
-			}
+		err := r.sweepPullsOnce(r.api.writes)
+		switch {
+		case err == nil:
+			pause = 0
+		case r.api.writes.Err() == nil:
 			r.log.Warn("pods that have pulled images remain; trying again", "error", err)
 			pause = backoff.Next(pause, firstRetry, lastResizeRetry)
-			select {
-			case <-time.After(pause):
-			case <-stopped:
-				return
-			}
+			time.AfterFunc(pause, r.pulls.remain)
 		}
 	}
 }

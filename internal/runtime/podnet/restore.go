@@ -29,7 +29,8 @@ const (
 func (p *Pool) Restored() map[string]uint64 { return p.upkeep.Counts() }
 
 // Keep puts back what others have removed or changed of the networks on the machine's side. What pods change in their
-// own network namespaces is theirs, and a device that is gone cannot be had again without them.
+// own network namespaces is theirs, and a device that is gone cannot be had again without them. The error, which is
+// logged, says that the networks cannot be looked at.
 func (p *Pool) Keep() error {
 	p.keeping.Lock() // no network is removed meanwhile
 	defer p.keeping.Unlock()
@@ -42,7 +43,12 @@ func (p *Pool) Keep() error {
 	if len(networks) == 0 {
 		return nil
 	}
-	state, err := p.maker.hostState()
+	var state *hostState
+	var err error
+	p.upkeep.Keep([]upkeep.Part{{Kind: "state", Name: "of all", Intact: func() (bool, error) {
+		state, err = p.maker.hostState()
+		return true, err
+	}}})
 	if err != nil {
 		return err
 	}
