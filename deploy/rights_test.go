@@ -102,6 +102,35 @@ func TestDaemonThatFreezesSeesProcessesAndCgroups(t *testing.T) {
 	}
 }
 
+// What thaws pods in place of a daemon that is away looks at the daemon's folders, and may do nothing else.
+func TestThawerMatchesTheDaemon(t *testing.T) {
+	if plain := render(t).daemon.Spec.Template.Spec.Containers; len(plain) != 1 {
+		t.Errorf("%d containers where nothing is frozen, want the daemon alone", len(plain))
+	}
+	all := render(t, "--set", "daemon.freezing.enabled=true,daemon.runDir=/run/other").daemon.Spec.Template.Spec.Containers
+	if len(all) != 2 {
+		t.Fatalf("%d containers, want 2", len(all))
+	}
+	daemon, thaw := all[0], all[1]
+	if !slices.Equal(thaw.Args[:2], []string{"daemon", "thaw"}) || thaw.Image != daemon.Image {
+		t.Errorf("%s with %v", thaw.Image, thaw.Args)
+	}
+	for _, arg := range thaw.Args[2:] {
+		if !slices.Contains(daemon.Args, arg) {
+			t.Errorf("argument %s is not one of the daemon's: %v", arg, daemon.Args)
+		}
+	}
+	for _, m := range thaw.VolumeMounts {
+		same := func(d corev1.VolumeMount) bool { return d.Name == m.Name && d.MountPath == m.MountPath }
+		if !slices.ContainsFunc(daemon.VolumeMounts, same) {
+			t.Errorf("%s is mounted, but not by the daemon", m.MountPath)
+		}
+	}
+	if s := thaw.SecurityContext; *s.Privileged || *s.AllowPrivilegeEscalation || len(s.Capabilities.Add) > 0 {
+		t.Errorf("rights %+v", s)
+	}
+}
+
 // Frozen pods give their requests back, and must get them again also when freezing is switched off.
 func TestControllerMayResizePods(t *testing.T) {
 	for _, set := range []string{"daemon.freezing.enabled=true", "daemon.freezing.enabled=false"} {

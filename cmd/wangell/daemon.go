@@ -79,7 +79,7 @@ host, and the network namespaces of pods (/run/netns or hostPID).`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, g) },
 	}
 	f.add(cmd.Flags())
-	cmd.AddCommand(newDaemonClean(g))
+	cmd.AddCommand(newDaemonClean(g), newDaemonThaw(g))
 	return cmd
 }
 

@@ -227,6 +227,11 @@ func (d *daemon) adoptFrozen() {
 			state, ok := d.gate.PodFreeze(s.addr, id)
 			at, noted := places[id]
 			delete(places, id)
+			if ok && !noted && state != gate.PodRuns { // a Thawer has thawed it
+				if err := d.gate.SetFrozen(s.addr, id, false); err != nil {
+					d.log.Error("a pod that runs counts as frozen", "service", s.name, "pod", id, "error", err)
+				}
+			}
 			if !ok || !noted {
 				continue
 			}

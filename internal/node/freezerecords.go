@@ -94,19 +94,19 @@ func (c *Config) mayThaw(r freezeRecords) error {
 	return err
 }
 
-// thawNoted thaws all recorded pods, which no daemon owns, and removes their records.
+// thawNoted thaws all recorded pods, which no daemon owns, and removes their records. Pods that cannot be thawed do not
+// keep the others frozen.
 func thawNoted(r freezeRecords, c cgroups) error {
 	noted, err := r.read()
+	for id, at := range noted {
+		if e := c.Thaw(at.cgroup); e != nil && !c.Gone(at.cgroup) {
+			err = errors.Join(err, fmt.Errorf("a frozen pod is left: %w", e))
+			continue
+		}
+		err = errors.Join(err, r.remove(id))
+	}
 	if err != nil {
 		return err
-	}
-	for id, at := range noted {
-		if err := c.Thaw(at.cgroup); err != nil && !c.Gone(at.cgroup) {
-			return fmt.Errorf("a frozen pod is left: %w", err)
-		}
-		if err := r.remove(id); err != nil {
-			return err
-		}
 	}
 	return os.RemoveAll(r.dir)
 }

@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/status"
 	"wangell.loutres.me/test/testutil/e2e"
@@ -108,4 +110,39 @@ func TestDownEndsFrozenPods(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(l.state, "zram.json")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the swap is left: %v", err)
 	}
+}
+
+// A daemon that does not come back lets no client of a frozen service wait for it.
+func TestFrozenPodRunsWhileThereIsNoDaemon(t *testing.T) {
+	l := newLab(t, 1)
+	u := l.start(t, freezing(lines("lines"), ""))
+	k := e2e.MustConverse(t, l.Client(), l.address(t, "lines"))
+	u.untilFrozen(t, 0, "lines")
+	l.killOne(t, daemonProcess...) // before it can hear of what is sent
+	heard := make(chan error, 1)
+	go func() {
+		line, err := k.Say("is nobody there?")
+		if err == nil && line != "is nobody there?\n" {
+			err = errors.New("heard " + line)
+		}
+		heard <- err
+	}()
+	var err error
+	for waits := true; waits; {
+		for _, p := range l.processes(daemonProcess...) { // each is started later than the one before
+			_ = syscall.Kill(p.pid, syscall.SIGKILL)
+		}
+		select {
+		case err = <-heard:
+			waits = false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	begin := u.now()
+	l.until(t, "lines", "warm", isState("Warm"))
+	u.untilFrozen(t, begin, "lines")
+	k.MustEcho(t, "after the next daemon has come")
 }

@@ -80,6 +80,7 @@ var alone = []suite{
 		{"the next leader finishes a wake", testLeaderKilled},
 		{"a browser shows a service, also while the leader changes", testDashboard},
 		{"killed daemons lose no request", testDaemonsKilled},
+		{"a node serves while its daemon is away", testDaemonAway},
 		{"wakes survive a lossy wire", testLossyWire},
 	}},
 	{"edge", []part{

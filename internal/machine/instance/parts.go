@@ -22,6 +22,7 @@ import (
 	"wangell.loutres.me/internal/machine/egress"
 	"wangell.loutres.me/internal/machine/manifest"
 	"wangell.loutres.me/internal/machine/poddns"
+	"wangell.loutres.me/internal/node"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/show/dashboard"
 	"wangell.loutres.me/internal/show/httpapi"
@@ -167,6 +168,13 @@ func (u *up) watch() {
 			u.Log.Error("manifests are no longer watched for changes", "error", err)
 		}
 	})
+}
+
+// thawWithoutDaemon lets frozen pods run while the daemon is away.
+func (u *up) thawWithoutDaemon() {
+	ctx, cancel := context.WithCancel(context.Background())
+	u.stopParts = append(u.stopParts, func() error { cancel(); return nil })
+	u.parts.Go(func() { node.Thawer{RunDir: u.RunDir, Log: u.Log}.Run(ctx) })
 }
 
 // closeTraces sends the remaining traces. That may take two seconds, and a failure is not an error.

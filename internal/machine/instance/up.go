@@ -192,6 +192,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	}
 	u.proxy.want(requests)
 	u.watch()
+	u.thawWithoutDaemon()
 	return nil
 }
 

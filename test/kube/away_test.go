@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"wangell.loutres.me/test/testutil/e2e"
+)
+
+// testDaemonAway kills the daemon of a node whenever it runs, and nothing else there.
+func testDaemonAway(t *testing.T) {
+	const frozen = "default/frozen-away"
+	lab.apply(t, frozenManifest(frozen, 1, ""))
+	k := e2e.MustConverse(t, lab.client, lab.address(t, frozen))
+	home := lab.node(lab.pod(t, frozen).Spec.NodeName)
+	lab.untilFrozen(t, frozen)
+
+	back := home.withoutDaemon(t)
+	k.MustEcho(t, "is nobody there?")
+	back()
+	lab.waitDaemons(t)
+	k.MustEcho(t, "the daemon is back")
+}
+
+// withoutDaemon kills the daemon of a node, and each that kubelet starts in its place, until back is called.
+func (n *node) withoutDaemon(t *testing.T) (back func()) {
+	t.Helper()
+	var pods corev1.PodList
+	if err := lab.api.List(t.Context(), &pods, client.InNamespace(productNamespace)); err != nil {
+		t.Fatal(err)
+	}
+	uid := ""
+	for _, p := range pods.Items {
+		if p.Spec.NodeName == n.name && strings.HasPrefix(p.Name, daemonName) {
+			uid = string(p.UID)
+		}
+	}
+	pid, err := processOf(uid, "--token-file=") // the container beside it has no such flag
+	if err != nil {
+		t.Fatal(fmt.Errorf("daemon of %s: %w", n.name, err))
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+			if pid, err := processOf(uid, "--token-file="); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	}()
+	back = sync.OnceFunc(func() { close(stop); <-stopped })
+	t.Cleanup(back)
+	return back
+}
