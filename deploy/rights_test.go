@@ -197,7 +197,7 @@ wg-controller * persistentvolumeclaims: list watch
 wg-controller * pods: get list watch create patch delete
 wg-controller * pods/log: get
 wg-controller * pods/resize: patch
-wg-controller * services: get list watch create update delete
+wg-controller * services: get list watch create patch
 wg-controller * services/status: patch
 wg-controller * wangell.loutres.me/wangellservices: get list watch patch
 wg-controller * wangell.loutres.me/wangellservices/finalizers: update

@@ -69,6 +69,8 @@ var specTable = []struct {
 	{"UpdateStrategy", ofRevisions},
 	{"LoadBalancerClass", onKubernetes},
 	{"Replicas", onKubernetes},
+	{"AppProtocol", onKubernetes},
+	{"Service", onKubernetes},
 	{"Address", 0},
 	{"AllowFrom", 0},
 	{"Balancing", 0},

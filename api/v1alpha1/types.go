@@ -67,6 +67,8 @@ type WangellServiceList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.traffic) || !$hasOfRevisions",message="image, template and the other fields that describe pods cannot be set beside traffic, because the service has no pods of its own: write them in the manifests of the revisions, or leave traffic out"
 // +kubebuilder:validation:XValidation:rule="!has(self.traffic) || self.traffic.map(t, has(t.percent) ? t.percent : 0).sum() == 100",message="the percentages of traffic must add up to 100: change them"
 // +kubebuilder:validation:XValidation:rule="!has(self.traffic) || !has(self.balancing) || !has(self.balancing.level) || self.balancing.level == 'Request'",message="traffic needs balancing.level: Request: write it, or leave balancing out"
+// +kubebuilder:validation:XValidation:rule="!has(self.loadBalancerClass) || !has(self.service) || !has(self.service.loadBalancerClass) || self.service.loadBalancerClass == self.loadBalancerClass",message="loadBalancerClass and service.loadBalancerClass differ: write one of the two"
+// +kubebuilder:validation:XValidation:rule="!has(self.loadBalancerClass) || !has(self.service) || !has(self.service.type) || self.service.type == 'LoadBalancer'",message="loadBalancerClass needs service.type: LoadBalancer: leave one of the two out"
 // +kubebuilder:validation:XValidation:rule="!has(self.sticky) || has(self.traffic)",message="sticky needs traffic: leave it out, or write traffic"
 type WangellServiceSpec struct {
 	// Image is the container image, as a registry reference. Required unless template or traffic is set.
@@ -81,6 +83,13 @@ type WangellServiceSpec struct {
 	// Port is the TCP port of the service address, 1-65535. Required.
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="want a port from 1 to 65535: write port: 80, for example"
 	Port int32 `json:"port"`
+	// AppProtocol tells gateways and ingress controllers what clients speak at port: it is the appProtocol of the port in
+	// the Kubernetes Service and its EndpointSlice, such as http, kubernetes.io/h2c or kubernetes.io/ws. The gate itself
+	// looks at no protocol, and balancing.protocol is independent of it. Kubernetes only.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=316
+	AppProtocol string `json:"appProtocol,omitempty"`
 	// HostPort is a TCP port of the machine itself at which the service is reached as well, 1-65535. One machine only.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="want a port from 1 to 65535: write hostPort: 8080, for example"
@@ -286,11 +295,15 @@ type WangellServiceSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 32",message="want a number from 0 to 32: write replicas: 1, for example, or leave it out"
 	Replicas *int32 `json:"replicas,omitempty"`
 	// LoadBalancerClass selects the load balancer that assigns the service address: wangell.loutres.me/gate is Wangell
-	// with its own pools. Default: wangell.loutres.me/gate. Kubernetes only.
+	// with its own pools. service.loadBalancerClass means the same. Default: wangell.loutres.me/gate. Kubernetes only.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	LoadBalancerClass string `json:"loadBalancerClass,omitempty"`
+	// Service shapes the Kubernetes Service of the service: its type, and annotations and labels for others, such as
+	// external-dns. What others write into that Service stays. Kubernetes only.
+	// +optional
+	Service *ServiceObject `json:"service,omitempty"`
 	// ServiceAccountName is the service account of the pods. Default: default. Kubernetes only.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253

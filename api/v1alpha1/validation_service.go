@@ -144,6 +144,7 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 	}
 	e.scaling(s)
 	e.sleep(s)
+	e.serviceObject(s)
 	if most := maxReplicas(s); s.MinReplicas > most {
 		e.add(specPath.Child("maxReplicas"), fmt.Sprintf("write maxReplicas: %d", s.MinReplicas),
 			"%d is less than minReplicas, %d", most, s.MinReplicas)
@@ -209,6 +210,8 @@ var noNeed = map[string]struct{ why, fix string }{
 	"template": {"its fields are those of spec",
 		"write image, command, env, volumes, ... directly below spec, and further containers as spec.containers"},
 	"loadBalancerClass": {"Wangell is the only load balancer", ""},
+	"service":           {"there are no Services", ""},
+	"appProtocol":       {"there are no gateways that read it", ""},
 	"replicas": {"no autoscaler sets it",
 		"write minReplicas: for pods that always run, or remove it"},
 	"serviceAccountName":           {"there are no service accounts", ""},

@@ -102,8 +102,11 @@ func addressCondition(out outcome) metav1.Condition {
 		return condition(name, false, "Conflict", out.put.Error())
 	}
 	message := ""
-	if out.host != "" {
+	switch {
+	case out.host != "":
 		message = fmt.Sprintf("clients outside of the cluster use the host name %s", out.host)
+	case out.inside:
+		message = "only clients of the cluster have the address: spec.service.type is ClusterIP"
 	}
 	return condition(name, true, "Assigned", message)
 }

@@ -41,7 +41,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key v1alpha1.Key, s *v1alph
 	out.strategy = r.claims.decide(key, s)
 	svc, err := r.ensureService(ctx, s)
 	if err != nil {
-		return out, onlyRefused(&out, err)
+		return out, onlyRefused(&out, needsNoLoadBalancer(err))
 	}
 	of, err := r.labelsOf(ctx, s.Namespace)
 	if err != nil {
@@ -51,6 +51,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key v1alpha1.Key, s *v1alph
 	if !ours(s) && !addressOf(svc).IsValid() {
 		out.host = hostnameOf(svc)
 	}
+	out.inside = !announced(s) && ours(s)
 	if err := r.ensurePods(ctx, key, s, &out); err != nil {
 		return out, onlyRefused(&out, err)
 	}
@@ -70,7 +71,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key v1alpha1.Key, s *v1alph
 	put.Spec.Replicas, put.ManagedFields = nil, nil
 	put.Spec.UpdateStrategy = out.strategy.Strategy
 	put.Status = v1alpha1.WangellServiceStatus{}
-	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s), Digests: s.Status.ImageDigests,
+	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: announced(s), Digests: s.Status.ImageDigests,
 		History: s.Status.UseHistory})
 	out.verdict = r.Verdict(key)
 	if out.through, err = r.limitsOf(ctx, s); err != nil {
@@ -83,6 +84,9 @@ func (r *reconciler) ensureSpec(ctx context.Context, key v1alpha1.Key, s *v1alph
 		out.retry = addressRetry
 	default:
 		r.remember(key).put = true
+		if svc.Spec.Type != s.Spec.ServiceType() {
+			out.retry = addressRetry // the former load balancer is being removed
+		}
 	}
 	return out, nil
 }
@@ -132,7 +136,7 @@ func (r *reconciler) addressFor(key v1alpha1.Key, s *v1alpha1.WangellService, sv
 		had = netip.Addr{}
 	}
 	if !ours(s) {
-		return r.addressBeside(key, s.Spec.LoadBalancerClass, svc, had, of)
+		return r.addressBeside(key, s.Spec.Class(), svc, had, of)
 	}
 	return r.book.claim(key, s.Spec.Address, had, of)
 }
@@ -161,74 +165,59 @@ func (r *reconciler) addressBeside(key v1alpha1.Key, class string, svc *corev1.S
 	return a, nil
 }
 
-// ensureService ensures the Service. A Service of another class is deleted and created again, because the class is
-// immutable.
-func (r *reconciler) ensureService(ctx context.Context, s *v1alpha1.WangellService) (*corev1.Service, error) {
-	want := serviceOf(s, r.nodePorts)
-	svc, err := ensureObject(ctx, r, want, func(is, want *corev1.Service) bool {
-		return !otherClass(is, want) && updateService(is, want)
-	})
-	if err != nil || !otherClass(svc, want) {
-		return svc, err
-	}
-	if err := r.client.Delete(ctx, svc, client.Preconditions{UID: &svc.UID}); err != nil && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("delete Service %s/%s of another class: %w", svc.Namespace, svc.Name, err)
-	}
-	return svc, r.create(ctx, want)
-}
-
 func (r *reconciler) create(ctx context.Context, o client.Object) error {
 	return r.client.Create(ctx, o, client.FieldOwner(fieldManager))
 }
 
-// ensureObject creates or updates an object. It returns the object as the API server stores it, or as cached if
-// nothing had to change.
-func ensureObject[T any, O interface {
+// object is a pointer to a struct that is an object of the API.
+type object[T any] interface {
 	*T
 	client.Object
-}](ctx context.Context, r *reconciler, want O, update func(is, want O) bool) (O, error) {
-	kind := fmt.Sprintf("%T", want)[len("*v1."):]
-	is := O(new(T))
-	name := client.ObjectKeyFromObject(want)
-	err := r.client.Get(ctx, name, is)
-	if apierrors.IsNotFound(err) {
-		created := want.DeepCopyObject().(O)
-		if err = r.create(ctx, created); err == nil {
-			return created, nil
-		}
-		if !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("create %s %s: %w", kind, name, err)
-		}
-		// The cache is late, or the object does not have the label.
-		err = r.live.Get(ctx, name, is)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look at %s %s: %w", kind, name, err)
-	}
-	if !metav1.IsControlledBy(is, &metav1.ObjectMeta{UID: want.GetOwnerReferences()[0].UID}) {
-		return nil, fmt.Errorf("%s %s %w", kind, name, errForeign)
+}
+
+// ensureObject creates or updates an object. It returns the object as the API server stores it, or as cached if
+// nothing had to change.
+func ensureObject[T any, O object[T]](ctx context.Context, r *reconciler, want O, update func(is, want O) bool,
+) (O, error) {
+	is, created, err := getOrCreate[T](ctx, r, want)
+	if err != nil || created {
+		return is, err
 	}
 	if is = is.DeepCopyObject().(O); !update(is, want) {
 		return is, nil
 	}
 	if err := r.client.Update(ctx, is, client.FieldOwner(fieldManager)); err != nil {
-		return nil, fmt.Errorf("update %s %s: %w", kind, name, err)
+		return nil, fmt.Errorf("update %s: %w", nameOf(want), err)
 	}
 	return is, nil
 }
 
-// writeIngress writes the address into the Service's status.
-func (r *reconciler) writeIngress(ctx context.Context, svc *corev1.Service, addr netip.Addr) error {
-	want := ingressOf(addr)
-	if addressOf(svc) == addr && len(svc.Status.LoadBalancer.Ingress) == 1 {
-		if mode := svc.Status.LoadBalancer.Ingress[0].IPMode; mode != nil && *mode == *want.Ingress[0].IPMode {
-			return nil
+// nameOf returns kind, namespace and name of an object, for errors.
+func nameOf(o client.Object) string {
+	return fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o))[len("*v1."):]
+}
+
+// getOrCreate returns an object of a service as cached, or creates it. It refuses one that belongs to others.
+func getOrCreate[T any, O object[T]](ctx context.Context, r *reconciler, want O) (o O, created bool, err error) {
+	is := O(new(T))
+	name := client.ObjectKeyFromObject(want)
+	err = r.client.Get(ctx, name, is)
+	if apierrors.IsNotFound(err) {
+		made := want.DeepCopyObject().(O)
+		if err = r.create(ctx, made); err == nil {
+			return made, true, nil
 		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, false, fmt.Errorf("create %s: %w", nameOf(want), err)
+		}
+		// The cache is late, or the object does not have the label.
+		err = r.live.Get(ctx, name, is)
 	}
-	next := svc.DeepCopy()
-	next.Status.LoadBalancer = want
-	if err := r.client.Status().Patch(ctx, next, client.MergeFrom(svc), client.FieldOwner(fieldManager)); err != nil {
-		return fmt.Errorf("status of Service %s/%s: %w", svc.Namespace, svc.Name, err)
+	if err != nil {
+		return nil, false, fmt.Errorf("look at %s: %w", nameOf(want), err)
 	}
-	return nil
+	if !metav1.IsControlledBy(is, &metav1.ObjectMeta{UID: want.GetOwnerReferences()[0].UID}) {
+		return nil, false, fmt.Errorf("%s %w", nameOf(want), errForeign)
+	}
+	return is, false, nil
 }

@@ -43,7 +43,7 @@ func (r *reconciler) putLastGood(ctx context.Context, key v1alpha1.Key, s *v1alp
 		return nil
 	}
 	last.Spec.UpdateStrategy = r.claims.decide(key, last).Strategy
-	err = r.Put(controller.Service{Spec: last, Addr: a, Announce: ours(last), Digests: s.Status.ImageDigests,
+	err = r.Put(controller.Service{Spec: last, Addr: a, Announce: announced(last), Digests: s.Status.ImageDigests,
 		History: s.Status.UseHistory})
 	if err == nil {
 		r.remember(key).put = true

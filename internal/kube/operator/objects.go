@@ -191,62 +191,6 @@ func giveNotice(containers []corev1.Container, seconds int64) {
 	}
 }
 
-// ours reports whether Wangell assigns the service its address.
-func ours(s *v1alpha1.WangellService) bool {
-	return s.Spec.LoadBalancerClass == "" || s.Spec.LoadBalancerClass == v1alpha1.LoadBalancerClass
-}
-
-// serviceOf returns the Service of a service. It has no selector. Its one endpoint is the service address: clients in
-// the cluster that use the name reach the gate, and for kube-proxy a sleeping service still has an endpoint. With
-// nodePorts, clients outside may also use a port of each node, from which kube-proxy forwards to that endpoint.
-func serviceOf(s *v1alpha1.WangellService, nodePorts bool) *corev1.Service {
-	class, single := v1alpha1.LoadBalancerClass, corev1.IPFamilyPolicySingleStack
-	svc := &corev1.Service{
-		ObjectMeta: meta(s),
-		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class,
-			IPFamilyPolicy: &single, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-			Ports: []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: s.Spec.Port,
-				TargetPort: intstr.FromInt32(s.Spec.Port)}},
-		},
-	}
-	if ours(s) {
-		svc.Spec.AllocateLoadBalancerNodePorts = &nodePorts
-	} else {
-		// Another load balancer may use a node port, and may take the wanted address from this field.
-		svc.Spec.LoadBalancerClass, svc.Spec.LoadBalancerIP = &s.Spec.LoadBalancerClass, s.Spec.Address
-	}
-	svc.Annotations[madeFrom] = digest(svc.Spec)
-	return svc
-}
-
-// ingressOf returns the load balancer status with an address of Wangell's. With the mode Proxy, kube-proxy does not
-// handle the address.
-func ingressOf(addr netip.Addr) corev1.LoadBalancerStatus {
-	mode := corev1.LoadBalancerIPModeProxy
-	return corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: addr.String(), IPMode: &mode}}}
-}
-
-// addressOf returns the IPv4 address that a load balancer assigned to a Service; the zero value if there is none.
-func addressOf(svc *corev1.Service) netip.Addr {
-	for _, in := range svc.Status.LoadBalancer.Ingress {
-		if a, err := netip.ParseAddr(in.IP); err == nil && a.Is4() {
-			return a
-		}
-	}
-	return netip.Addr{}
-}
-
-// hostnameOf returns the host name that a load balancer assigned to a Service; empty if there is none.
-func hostnameOf(svc *corev1.Service) string {
-	for _, in := range svc.Status.LoadBalancer.Ingress {
-		if in.Hostname != "" {
-			return in.Hostname
-		}
-	}
-	return ""
-}
-
 // sliceOf returns the EndpointSlice of a service: the service address, always ready.
 func sliceOf(s *v1alpha1.WangellService, addr netip.Addr) *discoveryv1.EndpointSlice {
 	yes, no, name, tcp := true, false, portName, corev1.ProtocolTCP
@@ -257,7 +201,7 @@ func sliceOf(s *v1alpha1.WangellService, addr netip.Addr) *discoveryv1.EndpointS
 			Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes,
 				Terminating: &no},
 		}},
-		Ports: []discoveryv1.EndpointPort{{Name: &name, Protocol: &tcp, Port: &port}},
+		Ports: []discoveryv1.EndpointPort{{Name: &name, Protocol: &tcp, Port: &port, AppProtocol: appProtocol(s)}},
 	}
 	e.Labels[discoveryv1.LabelServiceName] = s.Name
 	e.Labels[discoveryv1.LabelManagedBy] = managedBy + "." + v1alpha1.Group

@@ -216,21 +216,6 @@ func TestUpdatesKeepFieldsOfOthers(t *testing.T) {
 		is.Spec.Template.Spec.Containers[0].Image != s.Spec.Image {
 		t.Error("what somebody changed stays")
 	}
-
-	svc := serviceOf(s, false)
-	svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Spec.SessionAffinity = "10.96.0.7", []string{"10.96.0.7"},
-		corev1.ServiceAffinityNone
-	if updateService(svc, serviceOf(s, false)) {
-		t.Error("nothing changed, and an update is wanted")
-	}
-	s.Spec.Port = 81
-	if !updateService(svc, serviceOf(s, false)) || svc.Spec.Ports[0].Port != 81 || svc.Spec.ClusterIP != "10.96.0.7" {
-		t.Errorf("%+v", svc.Spec)
-	}
-	svc.Spec.Selector = map[string]string{"a": "b"}
-	if !updateService(svc, serviceOf(s, false)) || svc.Spec.Selector != nil {
-		t.Error("a selector stays")
-	}
 }
 
 func TestEventsForTheControllersReports(t *testing.T) {

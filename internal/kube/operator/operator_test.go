@@ -399,7 +399,7 @@ func TestAddressOfAnotherLoadBalancerIsUsed(t *testing.T) {
 	if s, _ := w.d.has(a); a.Addr().String() != "198.51.100.7" || s.Flags&wire.FlagAnnounce != 0 {
 		t.Errorf("daemons know it as %+v", s)
 	}
-	// Back to our own: the Service has to be made anew.
+	// Back to our own: the Service loses the load balancer's address.
 	w.change("cloud", func(s *v1alpha1.WangellServiceSpec) { s.LoadBalancerClass = "" })
 	w.until("it has an address of the pools", func() bool {
 		return contains(w.service("cloud").Status.LoadBalancerIP, "10.46.100.") && w.get("cloud", &svc) &&

@@ -22,6 +22,7 @@ import (
 type outcome struct {
 	addr    netip.Addr
 	host    string // by which clients outside reach another load balancer that gives no address
+	inside  bool   // the Service has no address for clients outside of the cluster
 	addrErr error  // why there is no address, or another one than the spec asks for
 	invalid v1alpha1.ValidationErrors
 	refused error // the API server refused an object, or one of another owner is in the way

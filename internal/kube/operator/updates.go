@@ -4,7 +4,6 @@ package operator
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,33 +39,6 @@ func updateDeployment(is, want *appsv1.Deployment) bool {
 	return true
 }
 
-func updateService(is, want *corev1.Service) bool {
-	same := is.Annotations[madeFrom] == want.Annotations[madeFrom] &&
-		equality.Semantic.DeepDerivative(want.Spec, is.Spec) && len(is.Spec.Selector) == 0
-	if changed := updateMeta(&is.ObjectMeta, want.ObjectMeta); same {
-		return changed
-	}
-	nodePorts := map[string]int32{}
-	if !allocatesNodePorts(is) || allocatesNodePorts(want) { // else the API server frees those that it has allocated
-		for _, p := range is.Spec.Ports {
-			nodePorts[p.Name] = p.NodePort
-		}
-	}
-	is.Spec.Type, is.Spec.Selector = want.Spec.Type, nil
-	is.Spec.Ports, is.Spec.LoadBalancerIP = want.Spec.Ports, want.Spec.LoadBalancerIP
-	is.Spec.AllocateLoadBalancerNodePorts = want.Spec.AllocateLoadBalancerNodePorts
-	for i := range is.Spec.Ports {
-		is.Spec.Ports[i].NodePort = nodePorts[is.Spec.Ports[i].Name]
-	}
-	return true
-}
-
-// allocatesNodePorts reports whether the API server allocates node ports for a Service of type LoadBalancer; it does so
-// by default.
-func allocatesNodePorts(svc *corev1.Service) bool {
-	return svc.Spec.AllocateLoadBalancerNodePorts == nil || *svc.Spec.AllocateLoadBalancerNodePorts
-}
-
 func updateSlice(is, want *discoveryv1.EndpointSlice) bool {
 	same := is.Annotations[madeFrom] == want.Annotations[madeFrom] &&
 		equality.Semantic.DeepEqual(want.Endpoints, is.Endpoints) && equality.Semantic.DeepEqual(want.Ports, is.Ports)
@@ -75,9 +47,4 @@ func updateSlice(is, want *discoveryv1.EndpointSlice) bool {
 	}
 	is.Endpoints, is.Ports = want.Endpoints, want.Ports
 	return true
-}
-
-// otherClass reports whether a Service has to be created again because its class cannot be changed.
-func otherClass(is, want *corev1.Service) bool {
-	return !equality.Semantic.DeepEqual(is.Spec.LoadBalancerClass, want.Spec.LoadBalancerClass)
 }

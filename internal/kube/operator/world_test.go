@@ -100,6 +100,7 @@ func api(t *testing.T) *rest.Config {
 			// On a busy machine an API server takes longer than the 20 s that envtest waits.
 			ControlPlaneStartTimeout: 5 * time.Minute, ControlPlaneStopTimeout: time.Minute,
 		}
+		env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", "10.0.0.0/16,fd00:10::/112")
 		if apiServer.config, apiServer.err = env.Start(); apiServer.err == nil {
 			apiServer.env = env
 			apiServer.config.QPS = -1
