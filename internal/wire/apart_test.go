@@ -122,3 +122,53 @@ func TestServersWorkWithAndWithoutASecondSocket(t *testing.T) {
 		})
 	}
 }
+
+// The reader of strangers leaves the processor to sessions during a flood, and never while nodes come back.
+func TestTheReaderOfStrangersRestsDuringFloods(t *testing.T) {
+	for _, at := range []struct {
+		n, dropped int
+		rests      bool
+	}{
+		{serverBatch, serverBatch, true}, {serverBatch, serverBatch / 2, true},
+		{serverBatch, serverBatch/2 - 1, false}, {serverBatch, 0, false},
+		{serverBatch - 1, serverBatch - 1, false}, {1, 1, false},
+	} {
+		if got := restOfStrangers(at.n, at.dropped) > 0; got != at.rests {
+			t.Errorf("%d datagrams, %d of them dropped: rests %t", at.n, at.dropped, got)
+		}
+	}
+	if noRest(serverBatch, serverBatch) != 0 {
+		t.Error("the reader of sessions rests")
+	}
+}
+
+// A daemon that comes back gets through while strangers flood the server, whose reader rests.
+func TestADaemonComesBackDuringAFlood(t *testing.T) {
+	noLeak(t)
+	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) {
+		_ = c.Conn.Close()
+		var err error
+		if c.Conn, err = Listen("127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	stranger := dial(t, ctl.cfg.Conn.LocalAddr().String())
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				for range 4 * serverBatch {
+					_, _ = stranger.Write(ofSession(1))
+				}
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	eventually(t, "the flood arrives", func() bool { return ctl.Counters().DroppedUnknown > 10*serverBatch })
+	startDaemon(t, ctl.cfg.Conn.LocalAddr().String(), "node-1", nil)
+	ctl.peer(t, "node-1")
+}

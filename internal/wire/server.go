@@ -24,6 +24,8 @@ type Peer struct {
 	Node string
 	// ID is unique among the sessions of a server.
 	ID uint64
+	// Addr is where the daemon's datagrams come from. It has proved that it receives what is sent there.
+	Addr netip.AddrPort
 	// SameHost reports that the daemon and the controller run on the same kernel (same boot ID), so that their
 	// monotonic times are comparable. Otherwise the times in received messages were converted to the controller's
 	// clock.
@@ -145,10 +147,10 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	// own, and gets the whole table from each new server.
 	s.table.epoch = s.instance
 	s.waits.Store(cfg.AwaitTable)
-	s.group.Go(func() { s.read(cfg.Conn, s.progress, s.receive) })
+	s.group.Go(func() { s.read(cfg.Conn, s.progress, s.receive, noRest) })
 	if s.apart != nil {
 		_ = s.apart.SetReadBuffer(socketBuffer)
-		s.group.Go(func() { s.read(s.apart, newProgress(), s.receiveStranger) })
+		s.group.Go(func() { s.read(s.apart, newProgress(), s.receiveStranger, restOfStrangers) })
 	}
 	return s, nil
 }

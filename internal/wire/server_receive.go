@@ -10,8 +10,12 @@ import (
 	"time"
 )
 
-// read is the goroutine that has received handle the datagrams of a socket until it is closed.
-func (s *Server) read(conn *net.UDPConn, done *progress, receive func([]byte, netip.AddrPort) (*session, error)) {
+// read is the goroutine that has receive handle the datagrams of a socket until it is closed. After each batch it rests
+// for as long as rest says, given how many datagrams there were and how many of these were dropped.
+func (s *Server) read(
+	conn *net.UDPConn, done *progress, receive func([]byte, netip.AddrPort) (*session, error),
+	rest func(n, dropped int) time.Duration,
+) {
 	in := newBatchReader(conn, serverBatch, done, s.cfg.Keepalive)
 	drops := dropLog{counters: &s.counters, log: s.cfg.Log}
 	var touched []*session
@@ -25,11 +29,13 @@ func (s *Server) read(conn *net.UDPConn, done *progress, receive func([]byte, ne
 			time.Sleep(dropLogGap / 100) // an unexpected error may persist and must not cause a busy loop
 			continue
 		}
+		dropped := 0
 		for i := range n {
 			d, addr := in.datagram(i), in.from(i)
 			s.counters.received(len(d))
 			to, err := receive(d, addr)
 			if err != nil {
+				dropped++
 				drops.dropped(err, addr)
 			}
 			if to != nil && !to.touched {
@@ -42,7 +48,26 @@ func (s *Server) read(conn *net.UDPConn, done *progress, receive func([]byte, ne
 			to.settle(now)
 		}
 		touched = touched[:0]
+		if pause := rest(n, dropped); pause > 0 {
+			time.Sleep(pause)
+		}
 	}
+}
+
+// floodRest is the rest after each batch of a flood: the reader of strangers handles at most 64,000 datagrams of it a
+// second, and the kernel drops the others where they arrive.
+const floodRest = time.Millisecond
+
+// noRest is for the reader of sessions.
+func noRest(int, int) time.Duration { return 0 }
+
+// restOfStrangers has the reader of strangers rest after a batch that was full, so that more datagrams wait, and of
+// which less than half was good for anything. HELLOs of many nodes at once are not delayed.
+func restOfStrangers(n, dropped int) time.Duration {
+	if n < serverBatch || 2*dropped < n {
+		return 0
+	}
+	return floodRest
 }
 
 // receive handles a datagram and may overwrite it. It returns the session of a datagram that was opened, which is then
@@ -177,7 +202,7 @@ func (s *Server) promote(h *pending) (*peer, error) {
 // newPeer returns a peer with a session that calls the server's handlers. It is not registered with the server yet.
 func (s *Server) newPeer(h *pending) *peer {
 	p := &peer{
-		Peer: Peer{Node: h.hello.node, ID: h.id, SameHost: h.hello.boot == s.cfg.boot},
+		Peer: Peer{Node: h.hello.node, ID: h.id, Addr: h.addr, SameHost: h.hello.boot == s.cfg.boot},
 		addr: h.addr, instance: h.hello.instance,
 	}
 	log := s.cfg.Log.With("node", p.Node, "peer", p.addr)

@@ -3,11 +3,11 @@
 package fleet
 
 import (
-	"encoding/binary"
 	"net/netip"
 
 	"wangell.loutres.me/internal/base/monotime"
 	"wangell.loutres.me/internal/wire"
+	"wangell.loutres.me/lab/wired"
 )
 
 // startDaemon starts daemon n.
@@ -17,8 +17,8 @@ func (f *fleet) startDaemon(n int) (*daemon, error) {
 	defer close(ready)
 	var err error
 	d.client, err = wire.NewClient(wire.ClientConfig{
-		Server: f.leader.addr, Key: f.key.ForNode(nodeName(n)), Node: nodeName(n),
-		First:     []wire.Message{&wire.Node{Addr: nodeAddr(n)}},
+		Server: f.leader.Addr, Key: f.key.ForNode(wired.NodeName(n)), Node: wired.NodeName(n),
+		First:     []wire.Message{&wire.Node{Addr: wired.NodeAddr(n)}},
 		Connected: func() { <-ready; d.connected() }, Services: d.services, Kept: d.kept,
 		Receive: d.receive,
 	})
@@ -58,10 +58,10 @@ func (d *daemon) receive(m wire.Message) {
 
 // pod handles a pod as gates do, that of its home node and all others.
 func (d *daemon) pod(service netip.AddrPort, b *wire.Backend) {
-	if b.State == wire.PodStarting && b.Node == nodeName(d.number) {
+	if b.State == wire.PodStarting && b.Node == wired.NodeName(d.number) {
 		_ = d.client.Send(&wire.Listening{Service: service, PodID: b.PodID, At: monotime.Now()})
 	}
-	i := serviceNumber(service)
+	i := wired.ServiceNumber(service.Addr())
 	if b.State != wire.PodServing || d.serving[i] == d.epoch {
 		return
 	}
@@ -82,7 +82,7 @@ func (d *daemon) woken(service netip.AddrPort, b *wire.Backend, w *wake) {
 		w.asker.Store(int64(now))
 		_ = d.client.Send(&wire.Trace{Service: service, PodID: b.PodID, Released: now, ReleasedN: 1})
 	}
-	if b.Node == nodeName(d.number) {
+	if b.Node == wired.NodeName(d.number) {
 		_ = d.client.Send(&wire.Trace{Service: service, PodID: b.PodID, FirstSYNACK: now, FirstByte: now})
 		_ = d.client.Send(&wire.Stats{Pods: []wire.PodStats{{
 			Service: service, PodID: b.PodID, OpenFlows: 1, NewFlows: 1, BytesIn: 500, BytesOut: 1500, LastPacket: now,
@@ -102,12 +102,6 @@ func (d *daemon) wake(i int) error {
 	w := &d.fleet.wakes[i]
 	w.asked.Store(int64(now))
 	return d.client.Send(&wire.Wake{
-		Service: netip.AddrPortFrom(serviceAddr(i), servicePort), Seq: 1, SYNSeen: now, Noticed: now, Parked: 1,
+		Service: netip.AddrPortFrom(wired.ServiceAddr(i), wired.ServicePort), Seq: 1, SYNSeen: now, Noticed: now, Parked: 1,
 	})
-}
-
-// serviceNumber is the inverse of serviceAddr.
-func serviceNumber(a netip.AddrPort) int {
-	b := a.Addr().As4()
-	return int(binary.BigEndian.Uint16(b[2:]))
 }

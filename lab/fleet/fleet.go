@@ -7,6 +7,7 @@ import (
 
 	"wangell.loutres.me/internal/wire"
 	"wangell.loutres.me/lab"
+	"wangell.loutres.me/lab/wired"
 )
 
 // fleet is one run.
@@ -14,7 +15,7 @@ type fleet struct {
 	params  Params
 	key     wire.Key
 	out     lab.Output
-	leader  *process
+	leader  *wired.Controller
 	daemons []*daemon
 
 	gathering atomic.Pointer[gathering]

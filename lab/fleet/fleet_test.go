@@ -14,13 +14,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"wangell.loutres.me/lab"
+	"wangell.loutres.me/lab/wired"
 )
 
 // TestMain is also the controller process of the tests below.
 func TestMain(m *testing.M) {
 	if os.Getenv("LAB_TEST_FLEET_CONTROLLER") != "" {
 		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-		if err := RunController(context.Background(), os.Stdin, os.Stdout, log); err != nil {
+		if err := wired.RunController(context.Background(), os.Stdin, os.Stdout, log); err != nil {
 			slog.Error("controller process", "error", err)
 			os.Exit(1)
 		}

@@ -15,6 +15,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 	"wangell.loutres.me/lab"
 	"wangell.loutres.me/lab/report"
+	"wangell.loutres.me/lab/wired"
 )
 
 // partTimeout is how long each part of the experiment may take until every daemon is up to date.
@@ -69,8 +70,8 @@ func measure(ctx context.Context, p Params, out lab.Output) (s Samples, err erro
 	return s, nil
 }
 
-func (f *fleet) startController(pods []runtime.Pod) (*process, error) {
-	return startProcess(f.params.controller, controllerConfig{
+func (f *fleet) startController(pods []runtime.Pod) (*wired.Controller, error) {
+	return wired.StartController(f.params.controller, wired.ControllerConfig{
 		Key: f.key[:], Daemons: f.params.Daemons, Services: f.params.Services, Pods: pods,
 	})
 }
@@ -85,7 +86,7 @@ func (f *fleet) close() error {
 	if f.leader == nil {
 		return nil
 	}
-	return f.leader.end()
+	return f.leader.End()
 }
 
 // await waits until all daemons have reached a milestone.
@@ -102,7 +103,7 @@ func (f *fleet) await(ctx context.Context, what string, m *milestone) error {
 
 // join starts all daemons at once.
 func (f *fleet) join(ctx context.Context, s *Samples) error {
-	if err := f.leader.ask(askSync, &struct{}{}); err != nil {
+	if err := f.leader.Ask(wired.AskSync, &struct{}{}); err != nil {
 		return err
 	}
 	g := newGathering(f.params.Daemons, 0)
@@ -202,14 +203,14 @@ func (f *fleet) wake(ctx context.Context, s *Samples) error {
 // changeLeader kills the controller and has the daemons connect to another one.
 func (f *fleet) changeLeader(ctx context.Context, s *Samples) error {
 	var pods []runtime.Pod
-	if err := f.leader.ask(askPods, &pods); err != nil {
+	if err := f.leader.Ask(wired.AskPods, &pods); err != nil {
 		return err
 	}
 	next, err := f.startController(pods)
 	if err != nil {
 		return err
 	}
-	f.leader.kill()
+	f.leader.Kill()
 	f.leader = next
 	g := newGathering(f.params.Daemons, f.params.woken())
 	f.gathering.Store(g)
@@ -217,11 +218,11 @@ func (f *fleet) changeLeader(ctx context.Context, s *Samples) error {
 	if err != nil {
 		return err
 	}
-	if err := next.ask(askSync, &struct{}{}); err != nil {
+	if err := next.Ask(wired.AskSync, &struct{}{}); err != nil {
 		return err
 	}
 	for _, d := range f.daemons {
-		if err := d.client.SetServer(next.addr); err != nil {
+		if err := d.client.SetServer(next.Addr); err != nil {
 			return err
 		}
 	}
@@ -235,26 +236,26 @@ func (f *fleet) changeLeader(ctx context.Context, s *Samples) error {
 type meter struct {
 	fleet               *fleet
 	begin               time.Time
-	controller, daemons usage
+	controller, daemons wired.Usage
 	counters            wire.Counters
 }
 
 func (f *fleet) beginCost() (*meter, error) {
 	m := &meter{fleet: f, begin: time.Now(), counters: f.counters()}
-	err := f.leader.ask(askUsage, &m.controller)
+	err := f.leader.Ask(wired.AskUsage, &m.controller)
 	if err == nil {
-		m.daemons, err = ownUsage()
+		m.daemons, err = wired.OwnUsage()
 	}
 	return m, err
 }
 
 // end fills in the cost since beginCost.
 func (m *meter) end(c *Cost) error {
-	var controller usage
-	if err := m.fleet.leader.ask(askUsage, &controller); err != nil {
+	var controller wired.Usage
+	if err := m.fleet.leader.Ask(wired.AskUsage, &controller); err != nil {
 		return err
 	}
-	daemons, err := ownUsage()
+	daemons, err := wired.OwnUsage()
 	if err != nil {
 		return err
 	}

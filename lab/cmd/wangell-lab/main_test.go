@@ -51,6 +51,7 @@ func TestExitCodes(t *testing.T) {
 		"balance --out x":               cli.ExitUsage,
 		"fleet --out x --daemons 1":     cli.ExitUsage,
 		"flood --out x --rate 3000000":  cli.ExitUsage,
+		"strangers --out x --rate 0":    cli.ExitUsage,
 		"pull --out x --size huge":      cli.ExitUsage,
 		"pull --out x --link 1mb":       cli.ExitUsage,
 		"pull --out x --rounds 0":       cli.ExitUsage,
@@ -73,7 +74,7 @@ func TestFormerNameIsHidden(t *testing.T) {
 }
 
 func TestExperimentsAskQuestions(t *testing.T) {
-	if len(lab.Experiments()) != 11 {
+	if len(lab.Experiments()) != 12 {
 		t.Errorf("%d experiments", len(lab.Experiments()))
 	}
 	for _, e := range lab.Experiments() {

@@ -11,8 +11,9 @@ import (
 	"wangell.loutres.me/internal/base/buildinfo"
 	"wangell.loutres.me/internal/show/cli"
 	"wangell.loutres.me/lab"
-	"wangell.loutres.me/lab/fleet"
 	"wangell.loutres.me/lab/onenode"
+	"wangell.loutres.me/lab/strangers"
+	"wangell.loutres.me/lab/wired"
 )
 
 func newRoot() *cobra.Command {
@@ -40,7 +41,7 @@ samples, parameters, versions, summary), .md, .svg and .png.`,
 			root.AddCommand(former)
 		}
 	}
-	root.AddCommand(newRender(), newFloor(), newFleetController())
+	root.AddCommand(newRender(), newFloor(), newFleetController(), newStrangersDaemons())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 	})
@@ -78,7 +79,7 @@ func newFloor() *cobra.Command {
 	}
 }
 
-// newFleetController is the controller that the experiment fleet starts. It is not a command for users.
+// newFleetController is the controller that experiments start. It is not a command for users.
 func newFleetController() *cobra.Command {
 	return &cobra.Command{
 		Use:     "fleet-controller",
@@ -88,7 +89,21 @@ func newFleetController() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-			return fleet.RunController(cmd.Context(), os.Stdin, os.Stdout, log)
+			return wired.RunController(cmd.Context(), os.Stdin, os.Stdout, log)
+		},
+	}
+}
+
+// newStrangersDaemons is the process of daemons that the experiment strangers starts. It is not a command for users.
+func newStrangersDaemons() *cobra.Command {
+	return &cobra.Command{
+		Use:     "strangers-daemons",
+		Short:   "Run daemons on request, for an experiment",
+		Example: `  wangell-lab strangers-daemons < requests`,
+		Hidden:  true,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return strangers.RunDaemons(cmd.Context(), os.Stdin, os.Stdout)
 		},
 	}
 }

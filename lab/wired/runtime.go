@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package wired
 
 import (
 	"context"
@@ -34,11 +34,11 @@ func newInstant(daemons int, pods []runtime.Pod) *instant {
 	return r
 }
 
-// nodeName returns the name of node i.
-func nodeName(i int) string { return fmt.Sprintf("node-%04d", i) }
+// NodeName returns the name of node i.
+func NodeName(i int) string { return fmt.Sprintf("node-%04d", i) }
 
-// nodeAddr returns the address of node i.
-func nodeAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}) }
+// NodeAddr returns the address of node i.
+func NodeAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}) }
 
 // Start implements runtime.Runtime.
 func (r *instant) Start(_ context.Context, s *v1alpha1.WangellService, hooks runtime.StartHooks) (runtime.Pod, error) {
@@ -48,8 +48,8 @@ func (r *instant) Start(_ context.Context, s *v1alpha1.WangellService, hooks run
 	p := runtime.Pod{
 		ID: fmt.Sprintf("%s-%d", s.Name, n), Service: v1alpha1.KeyOf(s), SpecHash: v1alpha1.Hash(&s.Spec),
 		Addr:  netip.AddrFrom4([4]byte{10, 128 + byte(n>>16), byte(n >> 8), byte(n)}),
-		Netns: fmt.Sprintf("/var/run/netns/cni-%08d", n), Node: nodeName(n % r.daemons),
-		NodeAddr: nodeAddr(n % r.daemons), Started: monotime.Now(),
+		Netns: fmt.Sprintf("/var/run/netns/cni-%08d", n), Node: NodeName(n % r.daemons),
+		NodeAddr: NodeAddr(n % r.daemons), Started: monotime.Now(),
 	}
 	r.pods[p.ID] = p
 	r.mu.Unlock()
