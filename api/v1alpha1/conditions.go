@@ -32,6 +32,10 @@ const ConditionRestricted = "Restricted"
 // ConditionGatePressure means that clients exceed a budget of wakes, or that a table of a node's gate is almost full.
 const ConditionGatePressure = "GatePressure"
 
+// ConditionVolumesNotKept means that the image declares volumes at which nothing is mounted, so that what pods write
+// there is lost with each of them. Only services with such an image have it.
+const ConditionVolumesNotKept = "VolumesNotKept"
+
 // ConditionSingleWriter means that no pod starts until nothing of its predecessor is left (updateStrategy Recreate).
 const ConditionSingleWriter = "SingleWriter"
 

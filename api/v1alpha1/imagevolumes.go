@@ -5,10 +5,13 @@ package v1alpha1
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"iter"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -57,14 +60,47 @@ func (s *WangellServiceSpec) UnkeptVolumes(paths []string, cluster bool) string 
 
 // UnmountedVolumes returns the folders of a container's image that the image declares as volumes, in order, without
 // those at or below which the container has a volume, and without those that are below others.
-func (c *Container) UnmountedVolumes(declared map[string]struct{}) (paths []string) {
+func (c *Container) UnmountedVolumes(declared map[string]struct{}) []string {
+	return unmounted(maps.Keys(declared), c.VolumeMounts)
+}
+
+// LostVolumes returns the folders that the images of a service's pods on Kubernetes declare as volumes, and that are
+// lost with each pod as nothing is mounted there, in order. declared returns those of an image by its name in the
+// manifest. Init containers do not count: what they write is lost in any case.
+func (s *WangellServiceSpec) LostVolumes(declared func(image string) []string) (paths []string) {
+	add := func(image string, mounts []corev1.VolumeMount) {
+		paths = append(paths, unmounted(slices.Values(declared(image)), mounts)...)
+	}
+	if s.Template == nil {
+		add(s.Image, s.VolumeMounts)
+		for c := range s.Others {
+			if !s.IsInit(c.Name) {
+				add(c.Image, c.VolumeMounts)
+			}
+		}
+	} else {
+		for _, c := range s.Template.Spec.InitContainers {
+			if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+				add(c.Image, c.VolumeMounts)
+			}
+		}
+		for _, c := range s.Template.Spec.Containers {
+			add(c.Image, c.VolumeMounts)
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// unmounted returns the folders of declared that a container keeps nowhere; see UnmountedVolumes.
+func unmounted(declared iter.Seq[string], mounts []corev1.VolumeMount) (paths []string) {
 	covered := func(folder string, by string) bool { return folder == by || strings.HasPrefix(folder, by+"/") }
 	for p := range declared {
 		if p = path.Clean("/" + p); p == "/" || covered(p, "/proc") || covered(p, "/sys") || covered(p, "/dev") {
 			continue
 		}
 		mounted := false
-		for _, m := range c.VolumeMounts {
+		for _, m := range mounts {
 			at := path.Clean("/" + m.MountPath)
 			mounted = mounted || at == "/" || covered(p, at)
 		}

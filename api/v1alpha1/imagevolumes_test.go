@@ -97,3 +97,31 @@ func TestVolumesOfImagesAreKeptForOnePodAtATime(t *testing.T) {
 		}
 	}
 }
+
+func TestVolumesThatAreLostOnKubernetesAreThoseOfContainersThatStay(t *testing.T) {
+	declared := func(image string) []string {
+		return map[string][]string{"db": {"/data", "/log"}, "proxy": {"/cache", "/log"}, "setup": {"/setup"}}[image]
+	}
+	data := []corev1.VolumeMount{{MountPath: "/data"}}
+	always := corev1.ContainerRestartPolicyAlways
+	one := WangellServiceSpec{Image: "db", VolumeMounts: data, Containers: []Container{{Name: "p", Image: "proxy"}},
+		InitContainers: []Container{{Name: "s", Image: "setup"}}}
+	template := WangellServiceSpec{Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		InitContainers: []corev1.Container{{Name: "s", Image: "setup"}, {Name: "p", Image: "proxy", RestartPolicy: &always}},
+		Containers:     []corev1.Container{{Name: "d", Image: "db", VolumeMounts: data}, {Name: "x", Image: "none"}},
+	}}}
+	for name, spec := range map[string]*WangellServiceSpec{"fields": &one, "template": &template} {
+		paths := spec.LostVolumes(declared)
+		if !reflect.DeepEqual(paths, []string{"/cache", "/log"}) {
+			t.Errorf("%s: %v", name, paths)
+		}
+		text := spec.UnkeptVolumes(paths, true)
+		if !strings.Contains(text, "/cache, /log is lost") || !strings.Contains(text, "PersistentVolumeClaim") {
+			t.Errorf("%s: %q", name, text)
+		}
+		spec.ImageVolumes = ImageVolumesDiscard
+		if text := spec.UnkeptVolumes(paths, true); text != "" {
+			t.Errorf("%s with Discard: %q", name, text)
+		}
+	}
+}

@@ -74,6 +74,11 @@ func (h imageHost) Failed(key v1alpha1.Key, st status.Images) {
 	})
 }
 
+// NotKept tells users which volumes of its images a service loses with each pod.
+func (h imageHost) NotKept(key v1alpha1.Key, text string) {
+	h.engine.events.report(key, v1alpha1.EventVolumesNotKept, status.SeverityWarning, text)
+}
+
 // preparer has the runtime fetch images ahead of need, a few at a time, and forget those of deleted services. Its
 // goroutines exist only while there is something to do. A wake does not wait for it: it fetches what it needs itself.
 type preparer struct {

@@ -133,6 +133,47 @@ func TestAnImageThatCannotBePulledIsToldOnce(t *testing.T) {
 	}
 }
 
+// A cluster keeps no volume that only the image declares: who loses data with the next sleep is told once.
+func TestVolumesOfAnImageThatAreLostAreToldOnce(t *testing.T) {
+	w := imageCluster(t, nil)
+	events := w.c.Subscribe(t.Context())
+	w.apply(newService("a"), newService("b", func(s *v1alpha1.WangellServiceSpec) {
+		s.ImageVolumes = v1alpha1.ImageVolumesDiscard
+	}))
+	w.untilWants(w.d, "registry.example/a:1", "registry.example/b:1")
+	w.untilWants(w.d2, "registry.example/a:1", "registry.example/b:1")
+	for range 2 {
+		for _, d := range []*fakeDaemon{w.d, w.d2} {
+			for _, name := range []string{"a", "b"} {
+				d.report(wire.ImageReport{Ref: "registry.example/" + name + ":1", State: wire.ImagePresent, Digest: "sha256:5",
+					Volumes: []string{"/data"}})
+			}
+		}
+	}
+	w.until("both nodes have both", func() bool {
+		return strings.HasPrefix(w.status("a").Images.Message, "on 2 of 2") &&
+			strings.HasPrefix(w.status("b").Images.Message, "on 2 of 2")
+	})
+	if text := w.status("a").Images.VolumesNotKept; !strings.Contains(text, "/data is lost when a pod ends") {
+		t.Errorf("a: %q", text)
+	}
+	if text := w.status("b").Images.VolumesNotKept; text != "" {
+		t.Errorf("b discards them, and is told: %q", text)
+	}
+	told := 0
+	w.until("the event", func() bool {
+		for len(events) > 0 {
+			if e := <-events; e.Reason == v1alpha1.EventVolumesNotKept {
+				told++
+			}
+		}
+		return told > 0
+	})
+	if told != 1 {
+		t.Errorf("%d events", told)
+	}
+}
+
 // The set is sent again to a daemon that reconnects, once, and not to one that has it.
 func TestADaemonGetsItsImagesInEverySession(t *testing.T) {
 	w := imageCluster(t, nil)

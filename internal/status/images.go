@@ -32,6 +32,9 @@ type Images struct {
 	// Reason is a single word: Present, Pulling, Waiting, OnWake, NoNode, TooManyImages, or why the pull failed.
 	// Message is a sentence for users.
 	Reason, Message string
+	// VolumesNotKept says which folders that the images declare as volumes are lost with each pod; empty if there are
+	// none, or while no node has the images.
+	VolumesNotKept string
 }
 
 // Failed reports whether a user has something to do.

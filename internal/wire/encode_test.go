@@ -118,13 +118,14 @@ func samples() map[string]Message {
 		}, MaxImages))[maxImagePieces-1],
 		"image reports": &ImageReports{Images: []ImageReport{
 			{Ref: "nginx", State: ImagePresent, Digest: "nginx@sha256:" + strings.Repeat("a", 64), Size: 7 << 30,
-				Since: 1_000_900_000},
+				Since: 1_000_900_000, Volumes: []string{"/data", "/var/log"}},
 			{Ref: "registry.example/app:v1", State: ImageFailed, Reason: "NotFound",
 				Since: 1_000_950_000, Message: "not found in registry (pull 404): check spec.image"},
 		}},
 		"image reports full": &ImageReports{Images: slices.Repeat([]ImageReport{{
 			Ref: strings.Repeat("i", MaxImageText), State: ImageFailed, Reason: strings.Repeat("r", maxImageReason),
 			Digest: strings.Repeat("d", maxImageDigest), Message: strings.Repeat("m", MaxImageText), Since: 7,
+			Volumes: slices.Repeat([]string{strings.Repeat("v", MaxImageText/MaxImageVolumes)}, MaxImageVolumes),
 		}}, MaxImageReports)},
 		"image pulled":      &ImagePulled{Ref: "nginx", Done: 7 << 30, Total: 8 << 30},
 		"image pulled full": &ImagePulled{Ref: strings.Repeat("i", MaxImageText), Done: 1 << 60, Total: 1 << 60},
@@ -469,6 +470,10 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&ImageReports{Images: []ImageReport{{Ref: "a", State: ImageFailed, Digest: long(129)}}}, "digest: 129 bytes"},
 		{&ImageReports{Images: []ImageReport{{Ref: "a", State: ImageFailed, Message: long(1025)}}}, "message: 1025 bytes"},
 		{&ImageReports{Images: []ImageReport{{Ref: "a", State: ImageFailed, Since: -1}}}, "negative time"},
+		{&ImageReports{Images: []ImageReport{{Ref: "a", State: ImagePresent, Volumes: make([]string, 17)}}},
+			"17 volumes, at most 16"},
+		{&ImageReports{Images: []ImageReport{{Ref: "a", State: ImagePresent, Volumes: []string{long(1000), long(25)}}}},
+			"volumes: 25 bytes, at most 24"},
 	} {
 		name := c.m.Type().String()
 		_, err := encode(c.m)

@@ -5,6 +5,7 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"wangell.loutres.me/internal/base/monotime"
 )
@@ -14,6 +15,7 @@ const (
 	MaxImages       = 4096 // images of a node
 	MaxImageText    = 1024 // bytes of an image's name or of the message of a report
 	MaxImageReports = 16   // of ImageReports
+	MaxImageVolumes = 16   // of an ImageReport, of MaxImageText bytes together
 
 	imagesPerPiece  = 64
 	maxImagePieces  = MaxImages / imagesPerPiece
@@ -21,9 +23,9 @@ const (
 	maxImageDigest  = 128 // bytes
 	maxImagePolicy  = ImageNever
 	maxImageState   = ImageFailed
-	policyLazy      = 0x80                // bit of a policy
-	wantedImageSize = 2 + 1 + 8           // bytes without the name
-	imageReportSize = 2 + 1 + 1 + 1 + 8*2 // bytes without texts
+	policyLazy      = 0x80                        // bit of a policy
+	wantedImageSize = 2 + 1 + 8                   // bytes without the name
+	imageReportSize = 2 + 1 + 1 + 1 + 8*2 + 2 + 1 // bytes without texts
 )
 
 // ImagePolicy says whether a daemon pulls an image.
@@ -144,6 +146,15 @@ type ImageReport struct {
 	Size   uint64 // of a present image, in bytes
 	// Since is when the state began.
 	Since monotime.Time
+	// Volumes are the folders that a present image declares as volumes, sorted: at most MaxImageVolumes, with at most
+	// MaxImageText bytes together. Those above the limits are left out.
+	Volumes []string
+}
+
+// Equal reports whether both reports say the same.
+func (r *ImageReport) Equal(o *ImageReport) bool {
+	return r.Ref == o.Ref && r.State == o.State && r.Reason == o.Reason && r.Message == o.Message &&
+		r.Digest == o.Digest && r.Size == o.Size && r.Since == o.Since && slices.Equal(r.Volumes, o.Volumes)
 }
 
 // ImageReports carries states of images, each when it has changed and all at the start of a session.
@@ -177,6 +188,23 @@ func (m *ImageReports) check() error {
 		if err := checkTimes(r.Since); err != nil {
 			return err
 		}
+		if err := r.checkVolumes(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *ImageReport) checkVolumes() error {
+	if n := len(r.Volumes); n > MaxImageVolumes {
+		return fmt.Errorf("%d volumes, at most %d of an image", n, MaxImageVolumes)
+	}
+	left := MaxImageText
+	for _, v := range r.Volumes {
+		if err := checkString("volumes", v, left); err != nil {
+			return err
+		}
+		left -= len(v)
 	}
 	return nil
 }
@@ -188,7 +216,10 @@ func (m *ImageReports) append(b []byte) []byte {
 		b = append(appendName(b, r.Ref), byte(r.State))
 		b = appendText(appendText(b, r.Reason), r.Digest)
 		b = appendTime(binary.BigEndian.AppendUint64(b, r.Size), r.Since)
-		b = appendName(b, r.Message)
+		b = append(appendName(b, r.Message), byte(len(r.Volumes)))
+		for _, v := range r.Volumes {
+			b = appendName(b, v)
+		}
 	}
 	return b
 }
@@ -201,6 +232,12 @@ func (m *ImageReports) decode(d *decoder) {
 		m.Images[i] = ImageReport{
 			Ref: d.name(), State: ImageState(d.u8()), Reason: d.text(), Digest: d.text(), Size: d.u64(), Since: d.time(),
 			Message: d.name(),
+		}
+		if n := d.count(int(d.u8()), 2); n > 0 {
+			m.Images[i].Volumes = make([]string, n)
+		}
+		for j := range m.Images[i].Volumes {
+			m.Images[i].Volumes[j] = d.name()
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"wangell.loutres.me/internal/node/cri"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/status"
+	"wangell.loutres.me/internal/wire"
 )
 
 // judge tells users and the runtime about the images of services.
@@ -37,6 +38,9 @@ func (j *judge) service(s *Service) (resolved bool) {
 	if s.spec.Spec.PullsLazily() {
 		st = orFull(st, s.Lazy, j.lazy)
 	}
+	if planned {
+		st.VolumesNotKept = j.notKept(s)
+	}
 	if len(have) == 0 {
 		have = j.others(s)
 	}
@@ -61,6 +65,10 @@ func (j *judge) service(s *Service) (resolved bool) {
 		s.failure = st.Reason
 		j.host.Failed(s.key, st)
 	}
+	if text := st.VolumesNotKept; text != "" && text != s.notKept {
+		s.notKept = text
+		j.host.NotKept(s.key, text)
+	}
 	j.host.Changed(s)
 	return resolved
 }
@@ -81,6 +89,22 @@ func (j *judge) learn(s *Service) bool {
 		delete(j.disputes, d.Image)
 	}
 	return true
+}
+
+// notKept returns the message about volumes of a service's images that are lost with each pod, from the first node that
+// has each image.
+func (j *judge) notKept(s *Service) string {
+	declared := map[string][]string{}
+	for _, image := range s.list() {
+		for _, node := range j.plan.Nodes[string(s.key)] {
+			if r := j.report(node, image.Name); r.State == wire.ImagePresent {
+				declared[image.Ref] = r.Volumes
+				break
+			}
+		}
+	}
+	paths := s.spec.Spec.LostVolumes(func(image string) []string { return declared[image] })
+	return s.spec.Spec.UnkeptVolumes(paths, true)
 }
 
 // alone reports whether the pods of a service could run on one node only.

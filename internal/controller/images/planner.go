@@ -60,6 +60,8 @@ type Host interface {
 	Changed(*Service)
 	// Failed is called once for each reason why no node gets the images of a service, which is in its Status.
 	Failed(key v1alpha1.Key, st status.Images)
+	// NotKept is called once for each text about volumes of images that are lost with each pod, as in Status.
+	NotKept(key v1alpha1.Key, text string)
 }
 
 // Config is how a Planner works.

@@ -30,6 +30,8 @@ type Service struct {
 	have []string         // nodes that have all its images, as last given to the runtime
 	// failure is the last reported reason why its images are on no node; empty if they are on one.
 	failure string
+	// notKept is the last told text about volumes that are lost with each pod.
+	notKept string
 }
 
 // Set sets the manifest, with defaults, and its hash (v1alpha1.Hash). Digests that the manifest does not need are

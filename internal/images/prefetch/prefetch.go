@@ -223,7 +223,7 @@ func (k *Keeper) notify() {
 func (k *Keeper) set(e *entry, r wire.ImageReport) {
 	r.Ref = e.want.Ref
 	r.Since = e.report.Since
-	if r == e.report || k.entries[r.Ref] != e {
+	if r.Equal(&e.report) || k.entries[r.Ref] != e {
 		return
 	}
 	if r.State != e.report.State {

@@ -296,3 +296,23 @@ func TestAPinnedImageThatIsRemovedIsPulledAgainFromTheRegistry(t *testing.T) {
 		return err == nil && i.Labels[pinLabel] == "pinned"
 	})
 }
+
+// The volumes that an image declares are reported, as many as a report can have.
+func TestVolumesOfAnImageAreReported(t *testing.T) {
+	n := newRealNode(t, 0)
+	hub := faultyhub.New(t)
+	declared := map[string]struct{}{"/data": {}, "/var/log": {}}
+	ref, _ := hub.PushConfig(t, "team/db:v1", func(c *v1.Config) { c.Volumes = declared }, faultyhub.Noise(t, 1000))
+	n.keeping.keeper.Want(want(ref))
+	r := n.untilState(ref, wire.ImagePresent)
+	if !slices.Equal(r.Volumes, []string{"/data", "/var/log"}) {
+		t.Errorf("%q", r.Volumes)
+	}
+	many := slices.Repeat([]string{"/" + strings.Repeat("v", 99)}, 100)
+	if got := reportable(many); len(got) != 10 {
+		t.Errorf("%d of 100 long names are reported", len(got))
+	}
+	if got := reportable(slices.Repeat([]string{"/v"}, 100)); len(got) != wire.MaxImageVolumes {
+		t.Errorf("%d of 100 short names are reported", len(got))
+	}
+}

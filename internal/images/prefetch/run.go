@@ -265,13 +265,25 @@ var errNever = errors.New("not on the node and imagePullPolicy is Never: load it
 // present is the report of an image on the node. inFull is set if it was pulled in full although it was wanted
 // lazily.
 func present(image cri.Image, inFull bool) wire.ImageReport {
-	r := wire.ImageReport{State: wire.ImagePresent, Digest: image.Digest, Size: image.Size}
+	r := wire.ImageReport{
+		State: wire.ImagePresent, Digest: image.Digest, Size: image.Size, Volumes: reportable(image.Volumes),
+	}
 	if inFull {
 		r.Reason = cri.ReasonNotLazy
 		r.Message = "it was pulled in full, because no layer is eStargz or zstd:chunked: " +
 			"wangell image convert --compression estargz makes such images"
 	}
 	return r
+}
+
+// reportable returns as many volumes of an image as a report may have.
+func reportable(volumes []string) []string {
+	left, n := wire.MaxImageText, 0
+	for n < min(len(volumes), wire.MaxImageVolumes) && len(volumes[n]) <= left {
+		left -= len(volumes[n])
+		n++
+	}
+	return volumes[:n:n]
 }
 
 // failure is the report of an image that could not be ensured.

@@ -200,6 +200,11 @@ func imageCondition(o observed) metav1.Condition {
 	}
 }
 
+// notKeptCondition tells of volumes of images that are lost with each pod.
+func notKeptCondition(o observed) metav1.Condition {
+	return condition(v1alpha1.ConditionVolumesNotKept, true, "NotMounted", o.images.VolumesNotKept)
+}
+
 func scheduledCondition(t kube.Trouble) metav1.Condition {
 	if t.Unschedulable {
 		return condition(v1alpha1.ConditionScheduled, false, "Unschedulable", t.Reason)

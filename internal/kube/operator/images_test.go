@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -69,6 +70,31 @@ func TestStatusTellsWhetherImagesAreThere(t *testing.T) {
 	if err := w.client.Update(t.Context(), s); err != nil {
 		t.Error(err)
 	}
+}
+
+// What pods of a service lose with each sleep is an Event and a condition, until the manifest says that it is right.
+func TestVolumesOfAnImageThatAreLostHaveACondition(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run()
+	w.d.mu.Lock()
+	w.d.images = []wire.ImageReport{{Ref: "registry.example/app-db:1", State: wire.ImagePresent, Digest: "sha256:5",
+		Volumes: []string{"/data", "/log"}}}
+	w.d.mu.Unlock()
+	w.apply("db", func(s *v1alpha1.WangellServiceSpec) {
+		s.Volumes = []v1alpha1.Volume{{Volume: corev1.Volume{Name: "log"}}}
+		s.Volumes[0].EmptyDir = &corev1.EmptyDirVolumeSource{}
+		s.VolumeMounts = []corev1.VolumeMount{{Name: "log", MountPath: "/log"}}
+	})
+	const name = v1alpha1.ConditionVolumesNotKept
+	m := w.condition("db", name, metav1.ConditionTrue, "NotMounted")
+	if !strings.HasPrefix(m, "what it writes to /data is lost when a pod ends: ") {
+		t.Errorf("condition: %q", m)
+	}
+	w.until("the Event", func() bool { return hasAll(w.reasons("db"), "VolumesNotKept") })
+	w.change("db", func(s *v1alpha1.WangellServiceSpec) { s.ImageVolumes = v1alpha1.ImageVolumesDiscard })
+	w.until("the condition goes", func() bool {
+		return apimeta.FindStatusCondition(w.service("db").Status.Conditions, name) == nil
+	})
 }
 
 // The pods of a service run the content that its tag stood for when it was resolved, also under the next leader. Pods

@@ -187,6 +187,12 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	} else {
 		apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionRequestsReserved)
 	}
+	switch {
+	case o.images.VolumesNotKept != "":
+		all = append(all, notKeptCondition(o))
+	case o.images.Ready != "": // otherwise this controller does not know the images yet
+		apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionVolumesNotKept)
+	}
 	for _, c := range all {
 		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
 		apimeta.SetStatusCondition(&st.Conditions, c)

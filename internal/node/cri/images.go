@@ -4,7 +4,10 @@ package cri
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	contentv1 "github.com/containerd/containerd/api/services/content/v1"
@@ -12,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -26,6 +30,9 @@ type Image struct {
 	Digest string
 	// Size is what the runtime reports, in bytes.
 	Size uint64
+	// Volumes are the folders that the image's configuration declares as volumes, sorted; none if the runtime does not
+	// tell its configuration.
+	Volumes []string
 }
 
 // Images are the images of one container runtime. Its methods may be called from several goroutines at once.
@@ -76,14 +83,25 @@ func (s *Images) Close() error { return s.conn.Close() }
 func (s *Images) Look(ctx context.Context, ref string) (image Image, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	r, err := s.cri.ImageStatus(ctx, &criv1.ImageStatusRequest{Image: &criv1.ImageSpec{Image: ref}})
+	r, err := s.cri.ImageStatus(ctx, &criv1.ImageStatusRequest{Image: &criv1.ImageSpec{Image: ref}, Verbose: true})
 	if err != nil {
 		return Image{}, false, fmt.Errorf("look for it: %w", err)
 	}
 	if r.Image == nil {
 		return Image{}, false, nil
 	}
-	return Image{digestOf(r.Image.RepoDigests, ref), r.Image.Size}, true, nil
+	return Image{digestOf(r.Image.RepoDigests, ref), r.Image.Size, volumesOf(r.Info["info"])}, true, nil
+}
+
+// volumesOf returns the volumes in the verbose information about an image, JSON that containerd and CRI-O give alike.
+func volumesOf(info string) []string {
+	var about struct {
+		ImageSpec ocispec.Image `json:"imageSpec"`
+	}
+	if json.Unmarshal([]byte(info), &about) != nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(about.ImageSpec.Config.Volumes))
 }
 
 // digestOf returns the digest of an image in its own repository; empty if it has none there, because the runtime

@@ -130,9 +130,18 @@ func Noise(t testing.TB, n int) v1.Layer {
 // Push pushes an image of layers under a path and tag, and returns its name and the digests of its layers.
 func (h *Hub) Push(t testing.TB, tag string, layers ...v1.Layer) (ref string, digests []string) {
 	t.Helper()
+	return h.PushConfig(t, tag, func(*v1.Config) {}, layers...)
+}
+
+// PushConfig is Push for an image whose configuration change has changed.
+func (h *Hub) PushConfig(t testing.TB, tag string, change func(*v1.Config), layers ...v1.Layer) (ref string,
+	digests []string) {
+	t.Helper()
 	img, err := mutate.AppendLayers(mutate.MediaType(empty.Image, types.OCIManifestSchema1), layers...)
 	if err == nil {
-		img, err = mutate.ConfigFile(img, config(t, img))
+		c := config(t, img)
+		change(&c.Config)
+		img, err = mutate.ConfigFile(img, c)
 	}
 	if err != nil {
 		t.Fatal(err)
