@@ -25,6 +25,20 @@ const (
 // controlMachine is the name of the machine that runs the control plane, and of its namespace on the LAN.
 const controlMachine = "control"
 
+// auditPolicyFile is the name of the file with auditPolicy.
+const auditPolicyFile = "audit-policy.json"
+
+// auditPolicy has the API server log who writes what, so that tests can count it: one line for each answered request
+// that may change something, except the renewals of Leases.
+var auditPolicy = map[string]any{
+	"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": []string{"RequestReceived"},
+	"rules": []map[string]any{
+		{"level": "None", "verbs": []string{"get", "list", "watch"}},
+		{"level": "None", "resources": []map[string]any{{"group": "coordination.k8s.io", "resources": []string{"leases"}}}},
+		{"level": "Metadata", "verbs": []string{"create", "update", "patch", "delete", "deletecollection"}},
+	},
+}
+
 // controlServices returns the services of the control plane.
 func controlServices(p plan, bin string) []service {
 	dir := p.machineDir(controlMachine)
@@ -61,6 +75,7 @@ func controlServices(p plan, bin string) []service {
 			"--proxy-client-cert-file="+pki("front-proxy-client.crt"), "--proxy-client-key-file="+pki("front-proxy-client.key"),
 			// No kube-proxy runs here, so webhooks and aggregated APIs are called at their pods.
 			"--enable-aggregator-routing=true",
+			"--audit-policy-file="+conf(auditPolicyFile), "--audit-log-path="+filepath.Join(dir, "log", "audit.log"),
 			"--profiling=false", "--v=0"),
 		s(controllerService,
 			"--kubeconfig="+conf("controller-manager.conf"), "--authentication-kubeconfig="+conf("controller-manager.conf"),

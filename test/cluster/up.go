@@ -168,6 +168,9 @@ func startControlPlane(ctx context.Context, p plan, s *state, program string) er
 	if err := writeKubeconfig(p, "admin", "admin.conf", "https://"+api); err != nil {
 		return err
 	}
+	if err := writeJSON(filepath.Join(p.Dir, auditPolicyFile), auditPolicy); err != nil {
+		return err
+	}
 	dir := p.machineDir(controlMachine)
 	first, err := startMachine(ctx, p, program, machineConfig{Name: controlMachine, Dir: dir,
 		Cgroup: p.cgroup(controlMachine)})

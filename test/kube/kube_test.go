@@ -75,6 +75,7 @@ var alone = []suite{
 	}},
 	{"service", []part{
 		{"a service works at once in a new namespace", testNewNamespace},
+		{"a wake makes few writes", testWakeWrites},
 	}},
 	{"faults", []part{
 		{"the next leader finishes a wake", testLeaderKilled},

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime/kube"
 )
 
 // Names in the operator's objects.
@@ -81,6 +82,7 @@ func DeploymentOf(s *v1alpha1.WangellService, strategy v1alpha1.UpdateStrategy, 
 	}
 	d.Annotations[madeFrom] = digest(d.Spec)
 	d.Spec.Paused = true // at rest: internal/runtime/kube resumes it when it has pods
+	d.Spec.ProgressDeadlineSeconds = new(int32(kube.NoProgressDeadline))
 	if text := specText(s); len(text) <= maxLastGood {
 		d.Annotations[lastGood] = text
 	}

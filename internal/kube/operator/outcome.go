@@ -59,6 +59,13 @@ func onlyRefused(out *outcome, err error) error {
 // over, as it needs the API server and the machine itself.
 const wakePatience = 2 * time.Second
 
+// While at least crowdedWakes services are being woken, crowdedPatience is wakePatience: all of them take longer, and
+// the more so the more is written.
+const (
+	crowdedWakes    = 5
+	crowdedPatience = 20 * time.Second
+)
+
 // observed is the controller's state of a service.
 type observed struct {
 	known bool // the controller has the service
@@ -79,6 +86,7 @@ type observed struct {
 	// pressure is the scarcity in the gates of nodes that affects the service.
 	pressure status.Pressure
 	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble
+	crowded  bool      // many services are being woken
 }
 
 // reportPause is the pause before a new leader checks again whether daemons have reported the pods of a service.
@@ -93,7 +101,11 @@ func (o observed) quiet(now time.Time) time.Duration {
 	if o.waking.IsZero() {
 		return 0
 	}
-	return max(o.waking.Add(wakePatience).Sub(now), 0)
+	patience := wakePatience
+	if o.crowded {
+		patience = crowdedPatience
+	}
+	return max(o.waking.Add(patience).Sub(now), 0)
 }
 
 // lastWake converts a waterfall for the status.

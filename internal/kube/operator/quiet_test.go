@@ -3,12 +3,20 @@
 package operator
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/decide/lifecycle"
@@ -92,6 +100,89 @@ func TestNothingIsWrittenDuringAWake(t *testing.T) {
 			t.Errorf("%s is not written for %s", name, wait)
 		}
 		p.status.LastWake = was
+	}
+}
+
+// While many services are being woken, a wake that lasts is written later: the writes would slow all of them down.
+func TestLessIsWrittenWhileManyServicesWake(t *testing.T) {
+	now := time.Unix(1000, 0)
+	wake := &lifecycle.Waterfall{Start: now.Add(-wakePatience), Result: lifecycle.ResultRunning}
+	p := &played{status: status.Status{Desired: 1, LastWake: wake}}
+	r := newReconciler(nil, nil, nil, nil)
+	r.controllerAPI, r.now = p, func() time.Time { return now }
+	key := func(i int) v1alpha1.Key { return v1alpha1.Key("default/app-" + strconv.Itoa(i)) }
+	for i := range crowdedWakes {
+		want := time.Duration(0)
+		if i == crowdedWakes-1 {
+			want = crowdedPatience - wakePatience
+		}
+		if wait := r.observe(key(i)).quiet(now); wait != want {
+			t.Errorf("wake %d is written after another %v, want %v", i+1, wait, want)
+		}
+	}
+	wake.Result = lifecycle.ResultWarm
+	r.observe(key(1))
+	wake.Result = lifecycle.ResultRunning
+	if wait := r.observe(key(0)).quiet(now); wait != 0 {
+		t.Errorf("one of them is over: another is written after %v", wait)
+	}
+}
+
+// The status is written once for a new number of pods: after the spec that has it, whose generation it observes.
+func TestStatusAwaitsTheNumberThatWasWritten(t *testing.T) {
+	const key = v1alpha1.Key("default/app")
+	p := &played{status: status.Status{Desired: 1}}
+	p.status.Service.Status.State = lifecycle.Warm.String()
+	s := &v1alpha1.WangellService{}
+	s.Namespace, s.Name, s.UID, s.Generation = "default", "app", "a", 1
+	s.Spec.Replicas, s.Status.ObservedGeneration = new(int32(0)), 1
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	var writes []string
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(s).WithStatusSubresource(s).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(_ context.Context, _ client.WithWatch, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
+				writes = append(writes, "spec")
+				o.SetGeneration(2) // as the API server does
+				return nil
+			},
+			SubResourcePatch: func(_ context.Context, _ client.Client, _ string, o client.Object, _ client.Patch,
+				_ ...client.SubResourcePatchOption) error {
+				status := o.(*v1alpha1.WangellService).Status
+				writes = append(writes, fmt.Sprintf("status %s of generation %d", status.State, status.ObservedGeneration))
+				return nil
+			},
+		}).Build()
+	r := newReconciler(c, nil, nil, nil)
+	r.controllerAPI, r.now = p, func() time.Time { return time.Unix(1000, 0) }
+	out := outcome{addr: netip.MustParseAddr("10.46.100.1"), maxReplicas: 10}
+	s.Status = statusOf(s, out, observed{}, kube.Trouble{}, r.now())
+	reconcile := func(s *v1alpha1.WangellService) {
+		t.Helper()
+		if _, err := r.syncReplicas(t.Context(), key, s, out); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.writeStatus(t.Context(), key, s, out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reconcile(s)
+	reconcile(s) // the cache is late
+	next := s.DeepCopy()
+	next.Generation, next.Spec.Replicas = 2, new(int32(1))
+	reconcile(next)
+	if want := []string{"spec", "status Warm of generation 2"}; !slices.Equal(writes, want) {
+		t.Errorf("wrote %q, want %q", writes, want)
+	}
+
+	// Another service of this name begins at generation 1.
+	other := s.DeepCopy()
+	other.UID, other.Status.State, other.Generation = "b", "", 1
+	r.now = func() time.Time { return time.Unix(2000, 0) }
+	if _, err := r.writeStatus(t.Context(), key, other, out); err != nil || len(writes) != 3 {
+		t.Errorf("%v, wrote %q", err, writes)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -83,6 +84,7 @@ type reconciler struct {
 	synced   chan struct{}         // closed when pending has become empty
 	known    map[v1alpha1.Key]*memory
 	trouble  map[v1alpha1.Key]kube.Trouble
+	waking   map[v1alpha1.Key]bool // services that were being woken when they were observed last
 	traffics traffics
 	unrouted map[v1alpha1.Key]time.Time // when the traffic of another service last ceased to name a revision
 	again    func(...v1alpha1.Key)      // reconciles services again; nil in tests
@@ -93,6 +95,7 @@ type memory struct {
 	replicas *replicasMemory
 	// generation is the service's generation after the last write of spec.replicas.
 	generation int64
+	uid        types.UID // of the service that has this generation
 	written    time.Time // when its status was written last
 	put        bool      // it was passed to the controller
 	told       bool      // the controller was told that it is being deleted
@@ -104,6 +107,7 @@ func newReconciler(c client.Client, live client.Reader, recorder events.EventRec
 		client: c, live: live, recorder: recorder, now: time.Now,
 		begun: make(chan struct{}), synced: make(chan struct{}),
 		book: newBook(pools), known: map[v1alpha1.Key]*memory{}, trouble: map[v1alpha1.Key]kube.Trouble{},
+		waking:   map[v1alpha1.Key]bool{},
 		traffics: traffics{}, unrouted: map[v1alpha1.Key]time.Time{},
 	}
 }
@@ -205,6 +209,7 @@ func (r *reconciler) forget(key v1alpha1.Key) error {
 	r.book.release(key)
 	delete(r.known, key)
 	delete(r.trouble, key)
+	delete(r.waking, key)
 	delete(r.unrouted, key)
 	r.mu.Unlock()
 	r.reconciled(key)

@@ -39,6 +39,14 @@ func (r *reconciler) observe(key v1alpha1.Key) observed {
 			o.waking = st.LastWake.Start
 		}
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if o.waking.IsZero() {
+		delete(r.waking, key)
+	} else {
+		r.waking[key] = true
+	}
+	o.crowded = len(r.waking) >= crowdedWakes
 	return o
 }
 
@@ -60,8 +68,8 @@ func (r *reconciler) syncReplicas(ctx context.Context, key v1alpha1.Key, s *v1al
 		return reportPause, nil // a service that is awake would seem to sleep
 	}
 	m := r.remember(key)
-	if s.Generation < m.generation {
-		return 0, nil // the cache has not seen the last write here: its number is outdated
+	if m.isNewerThan(s) {
+		return 0, nil // its number is outdated
 	}
 	if m.replicas == nil {
 		first := newReplicas(s.Status.ObservedGeneration != 0, s.Status.DesiredReplicas)
@@ -85,10 +93,15 @@ func (r *reconciler) syncReplicas(ctx context.Context, key v1alpha1.Key, s *v1al
 		if err != nil {
 			return 0, err
 		}
-		m.generation = generation
+		m.generation, m.uid = generation, s.UID
 		m.replicas.wrote(write)
 	}
 	return 0, nil
+}
+
+// isNewerThan reports whether the cache has not seen the last write of spec.replicas yet.
+func (m *memory) isNewerThan(s *v1alpha1.WangellService) bool {
+	return s.UID == m.uid && s.Generation < m.generation
 }
 
 // writeReplicas writes spec.replicas, unless others did meanwhile. It returns the new generation.
@@ -125,6 +138,9 @@ func (r *reconciler) writeStatus(ctx context.Context, key v1alpha1.Key, s *v1alp
 		return 0, nil
 	}
 	m := r.remember(key)
+	if m.isNewerThan(s) {
+		return statusPause, nil // the new generation is reconciled sooner, and its status has both changes
+	}
 	if wait := m.written.Add(statusPause).Sub(r.now()); wait > 0 {
 		return wait, nil
 	}

@@ -138,12 +138,21 @@ func (w *directWorld) react(a clienttesting.Action) (bool, apiruntime.Object, er
 		scale.ResourceVersion = w.put(func(d *appsv1.Deployment) { d.Spec.Replicas = &scale.Spec.Replicas }).ResourceVersion
 		return true, scale, nil
 	case a.Matches("patch", "deployments"):
-		var p struct{ Spec struct{ Paused bool } }
+		var p struct {
+			Spec struct {
+				Paused                  bool
+				ProgressDeadlineSeconds *int32
+			}
+		}
 		if err := json.Unmarshal(a.(clienttesting.PatchAction).GetPatch(), &p); err != nil {
 			return true, nil, err
 		}
 		if err := w.did(map[bool]string{true: "pause", false: "resume"}[p.Spec.Paused]); err != nil {
 			return true, nil, err
+		}
+		if (p.Spec.ProgressDeadlineSeconds != nil) != p.Spec.Paused {
+			w.t.Errorf("a Deployment whose spec.paused is %t has the deadline %v: its controller would write a condition",
+				p.Spec.Paused, p.Spec.ProgressDeadlineSeconds)
 		}
 		return true, w.put(func(d *appsv1.Deployment) { d.Spec.Paused = p.Spec.Paused }), nil
 	case a.Matches("create", "pods"):
@@ -317,6 +326,11 @@ func TestDirectPodIsHandedOver(t *testing.T) {
 		t.Errorf("the pod is %+v", pod)
 	}
 	w.settled("create pod, scale 1, create set of 1, resume")
+	w.until("nothing is under way", func() bool {
+		w.r.mu.Lock()
+		defer w.r.mu.Unlock()
+		return w.r.starts == 0 && w.r.handOvers == 0
+	})
 	set, err := w.client.AppsV1().ReplicaSets("default").Get(t.Context(), "app-"+hash, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

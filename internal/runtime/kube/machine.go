@@ -37,6 +37,9 @@ func (m *machine) due(o observation) (what task, at time.Time) {
 		if o.starting || at.After(latest) {
 			at = latest
 		}
+		if o.crowded {
+			at = later(at, earlier(o.now.Add(crowdedPause), m.direct.first.Add(handOverCrowded)))
+		}
 		return handOverTask, at
 	case d == nil:
 	case d.Spec.Paused && (m.written > 0 || m.throughDeployment):
@@ -46,6 +49,20 @@ func (m *machine) due(o observation) (what task, at time.Time) {
 		return restTask, o.emptySince.Add(restDelay)
 	}
 	return noTask, time.Time{}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // next returns the next action. If no sequence is in progress, it begins the one that is due; an unwritten number

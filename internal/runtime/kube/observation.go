@@ -18,6 +18,8 @@ type observation struct {
 	pods       int                  // pods of the service that exist, terminating ones included
 	emptySince time.Time            // when the last pod went; zero if there was none
 	starting   bool                 // a Start is under way
+	// crowded: pods of many services are being started or handed over.
+	crowded bool
 }
 
 // atRest reports whether pods can be created directly: no controller has anything to scale.

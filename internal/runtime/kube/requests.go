@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +31,10 @@ const requestTimeout = 5 * time.Second
 // victimPatch makes a pod the first that its ReplicaSet deletes among those that are ready
 // (https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost).
 const victimPatch = `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"-2147483648"}}}`
+
+// NoProgressDeadline is the progressDeadlineSeconds of a Deployment without a deadline
+// (pkg/controller/deployment/util of Kubernetes: HasProgressDeadline).
+const NoProgressDeadline = math.MaxInt32
 
 // errRetired is returned for a write after Retire.
 var errRetired = errors.New("another controller may lead: this one has stopped writing")
@@ -86,17 +92,24 @@ func (q *requests) scale(ctx context.Context, id ident, replicas int32) (version
 	return parseVersion(written.ResourceVersion), nil
 }
 
-// setPaused pauses or resumes a Deployment, only at this resource version of it unless that is empty.
+// setPaused pauses or resumes a Deployment, only at this resource version of it unless that is empty. While it is
+// paused, it has no deadline for its progress: otherwise its controller would write a condition when it is paused, and
+// one more when it is resumed.
 func (q *requests) setPaused(ctx context.Context, id ident, paused bool, version string) error {
 	ctx, cancel, err := q.forWrite(ctx, id.key, "set spec.paused")
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	patch := fmt.Sprintf(`{"spec":{"paused":%t}}`, paused)
-	if version != "" {
-		patch = fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"spec":{"paused":%t}}`, version, paused)
+	deadline := "null" // the API server's default
+	if paused {
+		deadline = strconv.Itoa(NoProgressDeadline)
 	}
+	patch := fmt.Sprintf(`"spec":{"paused":%t,"progressDeadlineSeconds":%s}}`, paused, deadline)
+	if version != "" {
+		patch = fmt.Sprintf(`"metadata":{"resourceVersion":%q},`, version) + patch
+	}
+	patch = "{" + patch
 	_, err = q.client.AppsV1().Deployments(id.namespace).
 		Patch(ctx, id.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {

@@ -31,6 +31,15 @@ const (
 	// handOverLatest is the time from the creation of the first direct pod to the hand-over although a wake is still under
 	// way: until then nothing in the cluster replaces a pod that is lost with its node.
 	handOverLatest = 10 * time.Second
+	// handOverCrowded is handOverLatest while pods of many services are being started or handed over: see observation.
+	handOverCrowded = time.Minute
+	// crowdedPause is the pause after which it is looked again whether there are still as many.
+	crowdedPause = time.Second
+	// crowdedStarts is how many Starts under way keep pods from being handed over, and mostHandOvers how many hand-overs
+	// may be under way. A hand-over takes the Deployment controller about six requests, and it makes 20 a second unless
+	// kube-controller-manager is told otherwise (--kube-api-qps).
+	crowdedStarts = 5
+	mostHandOvers = 3
 	// restDelay is the time from the end of the last pod until its Deployment is brought to rest.
 	restDelay = 200 * time.Millisecond
 	// observeTimeout bounds the wait for the caches, or the Deployment controller, to see a change.

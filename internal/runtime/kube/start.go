@@ -45,6 +45,7 @@ func (r *Runtime) Start(
 		r.mu.Unlock()
 		return runtime.Pod{}, fmt.Errorf("service %s: %w: closed", key, runtime.ErrUnavailable)
 	}
+	r.starts++
 	s := r.ensureService(key)
 	if !single {
 		s.wantMore()
@@ -68,6 +69,7 @@ func (r *Runtime) Start(
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.starts--
 	if err == nil {
 		w.pod.waiter = nil
 		r.deliverKeptExit(w.pod)
@@ -107,13 +109,23 @@ func (r *Runtime) drive(ctx context.Context, s *service, begin func(*machine, ob
 		r.dropService(s)
 	}()
 	m := &s.machine
-	if !begin(m, s.observe(time.Now())) {
+	if !begin(m, r.observe(s, time.Now())) {
 		return nil
 	}
+	handsOver := false
+	defer func() {
+		if handsOver {
+			r.handOvers--
+		}
+	}()
 	for epoch := m.epoch; ; {
-		a := m.next(s.observe(time.Now()))
+		a := m.next(r.observe(s, time.Now()))
 		if m.stage == idle {
 			break
+		}
+		if m.stage == handScaling && !handsOver {
+			handsOver = true
+			r.handOvers++
 		}
 		changed := r.changed
 		r.mu.Unlock()

@@ -58,9 +58,11 @@ type Runtime struct {
 	// ignored because it contradicts the API server.
 	unconfirmed unconfirmed
 	refused     time.Time
-	changed     chan struct{} // closed and replaced when any observation changes
-	closed      bool
-	retired     bool // writing has ended
+	// starts counts the Starts under way, handOvers the sequences that hand pods over.
+	starts, handOvers int
+	changed           chan struct{} // closed and replaced when any observation changes
+	closed            bool
+	retired           bool // writing has ended
 }
 
 // ensureService returns the service with this key, which may be new. The lock is held.
@@ -110,10 +112,17 @@ func (r *Runtime) notify() {
 	r.changed = make(chan struct{})
 }
 
+// observe returns what the machine of a service decides by. The lock is held.
+func (r *Runtime) observe(s *service, now time.Time) observation {
+	o := s.observe(now)
+	o.crowded = r.starts >= crowdedStarts || r.handOvers >= mostHandOvers
+	return o
+}
+
 // schedule schedules maintenance for when it is due. The lock is held.
 func (r *Runtime) schedule(s *service) {
 	now := time.Now()
-	if what, at := s.machine.due(s.observe(now)); what != noTask && !r.retired {
+	if what, at := s.machine.due(r.observe(s, now)); what != noTask && !r.retired {
 		r.due.AddAfter(s.key, max(at.Sub(now), s.notBefore.Sub(now), 0))
 	}
 }
