@@ -121,6 +121,9 @@ func (e *engine) begin(s *service) { e.step(s, lifecycle.Timer{}) }
 // service: the caller then publishes, so that daemons drop the other's pods.
 func (e *engine) add(w *wanted) (s *service, taken bool) {
 	s = &service{wanted: w, heapPos: -1}
+	if made := w.spec.CreationTimestamp; !made.IsZero() && made.Time.Before(e.began) {
+		s.historySince = e.began
+	}
 	e.planner.plan(s, w.history, time.Now())
 	s.foresight.unsure = w.history != ""
 	s.machine = lifecycle.New(s.lifecycle(e.cluster != nil), e.newGeneration())

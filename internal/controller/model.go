@@ -70,6 +70,7 @@ type service struct {
 	// room for its pods is pending.
 	pressed, roomLook bool
 
+	historySince  time.Time                     // Status.HistorySince
 	sleep         sleep                         // how long it has slept
 	foresight     foresight                     // when it has a pod without demand
 	spent         spent                         // the time it has spent in each state

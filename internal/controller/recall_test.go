@@ -12,6 +12,24 @@ import (
 	"wangell.loutres.me/internal/decide/lifecycle"
 )
 
+// A controller says since when it knows the wakes of a service that is older than its lead.
+func TestHistoryOfAnOlderServiceBeginsWithTheLead(t *testing.T) {
+	w := newWorld(t, nil)
+	began := w.c.engine.began
+	for name, made := range map[string]time.Time{"old": began.Add(-time.Hour), "new": began.Add(time.Hour), "here": {}} {
+		s := newService(name)
+		s.CreationTimestamp = metav1.NewTime(made)
+		w.apply(s)
+		want := time.Time{}
+		if name == "old" {
+			want = began
+		}
+		if got := w.status(name).HistorySince; !got.Equal(want) {
+			t.Errorf("%s: its history begins at %v, want %v", name, got, want)
+		}
+	}
+}
+
 // What an earlier controller has seen of a service is shown until this one has seen something later.
 func TestNextControllerKnowsTheLastWakeFromTheStatus(t *testing.T) {
 	w := newWorld(t, nil)

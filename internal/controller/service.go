@@ -80,7 +80,7 @@ func (s *service) status() status.Status {
 	st.Traffic.Denied, st.Lost = s.denied.total(), s.lost()
 	st.Traffic.OpenRequests = s.answers.open()
 	st.Slept = s.sleep.status(requestsOf(&s.spec.Spec))
-	st.NotFrozen = s.machine.NotFrozen()
+	st.NotFrozen, st.HistorySince = s.machine.NotFrozen(), s.historySince.Round(0)
 	if s.lastWake != nil {
 		w := *s.lastWake
 		st.LastWake = &w

@@ -99,6 +99,9 @@ type Status struct {
 	Lazy LazyPulls `json:"-"`
 	// Pull is the pull of its image in progress, on one machine; nil if there is none.
 	Pull *Pull `json:"pull,omitempty"`
+	// HistorySince is when this controller began to lead, if the service is older: earlier wakes are not known, except
+	// the last one. Otherwise it is zero, as on one machine.
+	HistorySince time.Time `json:"historySince,omitzero"`
 	// LastWake is the last wake; nil if there was none.
 	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`
 	// Traffic is that of all pods since the controller started, and of adopted ones since they did.

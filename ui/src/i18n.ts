@@ -9,14 +9,14 @@ const en = {
   service: 'Service', state: 'State', pods: 'Pods', address: 'Address', flows: 'Open', perSecond: 'Rate',
   lastMinute: 'Last minute', lastWake: 'Last wake', lastPacket: 'Last packet', timeAsleep: 'Asleep', savedCPU: 'CPU saved',
   savedMemory: 'Memory saved', none: 'No service yet. Services in the manifests appear here.',
-  nothingFound: 'No service matches.', image: 'Image', message: 'Message', never: 'never', ago: '{0} ago',
+  nothingFound: 'No service matches.', image: 'Image', message: 'Message', never: 'never', notSince: 'not since {0}', ago: '{0} ago',
   connectionsPerSecond: 'Connections per second', openConnections: 'Open connections', coreHours: 'core hours',
   gibHours: 'GiB hours', busiestByMean: 'Busiest / mean', mean: 'mean', busiest: 'busiest', podsServing: 'Pods serving',
   ofDesired: 'of {0}', nowPerPod: 'Now, by pod', back: 'All services', sleepNow: 'Put to sleep', sleeping: 'Going to sleep…', stacked: 'Stacked',
   lines: 'Side by side', podsOverTime: 'Pods over time', good: 'Good', bad: 'Failed', coming: 'Starting', going: 'Stopping',
   perPod: 'Connections per second by pod', requestsPerPod: 'Requests per second by pod', requestRate: 'Req/s',
   openRequests: 'Open requests', others: 'Other pods', pod: 'Pod', nodeName: 'Node', rate: 'Conn/s', in: 'In/s',
-  out: 'Out/s', age: 'Age', noPods: 'It has no pod: the next connection wakes it.', wakesOf: 'Wakes', noWakes: 'No wake yet.',
+  out: 'Out/s', age: 'Age', noPods: 'It has no pod: the next connection wakes it.', wakesOf: 'Wakes', noWakes: 'No wake yet.', noWakesSince: 'No wake since {0}, when this controller began to lead.',
   compare: 'Choose two wakes to compare them', wakeNumber: 'Wake {0}', phase: 'Phase', took: 'Took', at: 'Ended at',
   difference: 'Difference', parked: 'Parked', released: 'Released', total: 'Until it listened', result: 'Result', started: 'Began',
   noEvents: 'No event since this page was opened.', time: 'Time', event: 'Event', noSuchService: 'There is no service {0}.',
@@ -45,7 +45,7 @@ const ja: Record<Key, string> = {
   service: 'サービス', state: '状態', pods: 'Pod', address: 'アドレス', flows: '接続中', perSecond: '毎秒',
   lastMinute: '直近1分', lastWake: '前回の起動', lastPacket: '最終通信', timeAsleep: '休止時間', savedCPU: '節約したCPU',
   savedMemory: '節約したメモリ', none: 'サービスはまだありません。マニフェストに追加すると表示されます。',
-  nothingFound: '一致するサービスはありません。', image: 'イメージ', message: 'メッセージ', never: 'なし', ago: '{0}前',
+  nothingFound: '一致するサービスはありません。', image: 'イメージ', message: 'メッセージ', never: 'なし', notSince: '{0}以降なし', ago: '{0}前',
   connectionsPerSecond: '毎秒の接続数', openConnections: '接続中', coreHours: 'コア時間',
   gibHours: 'GiB時間', busiestByMean: '最大 / 平均', mean: '平均', busiest: '最大', podsServing: '稼働Pod',
   ofDesired: '/ {0}', nowPerPod: '現在（Podごと）', back: 'サービス一覧', sleepNow: '休止させる', sleeping: '休止処理中…', stacked: '積み上げ',
@@ -53,6 +53,7 @@ const ja: Record<Key, string> = {
   perPod: 'Podごとの毎秒の接続数', requestsPerPod: 'Podごとの毎秒のリクエスト数', requestRate: 'リクエスト/秒',
   openRequests: '処理中のリクエスト', others: 'その他のPod', pod: 'Pod', nodeName: 'ノード', rate: '接続/秒', in: '受信/秒',
   out: '送信/秒', age: '経過', noPods: 'Podはありません。次の接続で起動します。', wakesOf: '起動', noWakes: '起動の記録はまだありません。',
+  noWakesSince: 'このコントローラーがリーダーになった{0}以降、起動の記録はありません。',
   compare: '比較する起動を2つ選んでください', wakeNumber: '起動 {0}', phase: '段階', took: '所要', at: '完了時点',
   difference: '差', parked: '保留', released: '解放', total: '待ち受け開始まで', result: '結果', started: '開始',
   noEvents: 'ページを開いてからイベントはありません。', time: '時刻', event: 'イベント', noSuchService: 'サービス {0} はありません。',
@@ -108,9 +109,10 @@ export function duration(seconds: number): string {
   return span(seconds).map(([n, unit]) => `${n}${units[current][unit]}`).join(current === 'ja' ? '' : ' ');
 }
 
-/** ago writes how long a Unix time in seconds is over. */
-export function ago(then: number, now: number): string {
-  return then ? t('ago', duration(now / 1000 - then)) : t('never');
+/** ago writes how long a Unix time in seconds is over; if it is 0, since when nothing is known to have happened. */
+export function ago(then: number, now: number, history?: number): string {
+  if (!then) return history ? t('notSince', clock(history * 1000)) : t('never');
+  return t('ago', duration(now / 1000 - then));
 }
 
 /** clock writes the time of day of Unix milliseconds. */

@@ -32,7 +32,7 @@ export function ServiceView({ store, name, about, theme }: { store: Store; name:
         <a class="back" href="#/services">← {t('back')}</a>
         <h1><small>{row.ns}/</small>{row.name} <Badge state={row.state} /></h1>
         <p class="facts"><code>{row.addr}</code><span>{t('image')} <code>{row.image}</code></span>
-          <span>{t('idleTimeout')} {duration(row.idle)}</span><span>{t('lastPacket')} {ago(load[5], store.now)}</span></p>
+          <span>{t('idleTimeout')} {duration(row.idle)}</span><span>{t('lastPacket')} {ago(load[5], store.now, row.history)}</span></p>
         {row.msg && <p class={row.state === 'Failed' ? 'bad' : 'note'} role="status">{row.msg}</p>}
         <div class="tools">
           <Choices label={t('window')} value={minutes} choose={setMinutes}
@@ -60,7 +60,8 @@ export function ServiceView({ store, name, about, theme }: { store: Store; name:
         </>
       )}
       {about?.nodes && <Peers known service={name} />}
-      <Wakes wakes={store.wakes.filter((x) => x.s === name)} phases={store.phases} service />
+      <Wakes wakes={store.wakes.filter((x) => x.s === name)} phases={store.phases} service
+        history={row.history} />
       <Events events={store.events.filter((e) => e.s === name)} service />
     </>
   );

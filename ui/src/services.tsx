@@ -47,7 +47,7 @@ function columns(now: number): Column<Service>[] {
         <span class="two"><b>{count(s.load[2])}</b><small>{t(s.row.req ? 'requestRate' : 'rate')}</small></span>) },
     { key: 'spark', title: 'lastMinute', wide: 1, cell: (s) => <Spark values={s.rates} length={shortSpan} /> },
     { key: 'latest', title: 'lastPacket', numeric: true, descending: true, wide: 3,
-      compare: (a, b) => a.load[5] - b.load[5] || byName(b, a), cell: (s) => ago(s.load[5], now) },
+      compare: (a, b) => a.load[5] - b.load[5] || byName(b, a), cell: (s) => ago(s.load[5], now, s.row.history) },
     { key: 'wake', title: 'lastWake', numeric: true, descending: true, wide: 1,
       compare: (a, b) => (a.row.wake ?? -1) - (b.row.wake ?? -1) || byName(b, a),
       cell: (s) => (s.row.wake !== undefined ? micros(s.row.wake) : s.row.result === 'failed' ? t('resultFailed') : '–') },

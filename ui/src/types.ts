@@ -21,6 +21,7 @@ export interface Row {
   wakes?: number;
   wake?: number;
   result?: string;
+  history?: number;
   req?: boolean;
 }
 

@@ -76,7 +76,8 @@ function Comparison({ a, b, phases }: { a: Wake; b: Wake; phases: string[] }) {
 }
 
 /** Wakes is a list of wakes, newest first, with the waterfalls of one or two. */
-export function Wakes({ wakes, phases, service }: { wakes: Wake[]; phases: string[]; service?: boolean }) {
+export function Wakes({ wakes, phases, service, history }:
+  { wakes: Wake[]; phases: string[]; service?: boolean; history?: number }) {
   const [chosen, setChosen] = useState<string[]>([]);
   const newest = [...wakes].reverse();
   const there = chosen.map((c) => newest.find((w) => id(w) === c)).filter((w) => w !== undefined);
@@ -89,7 +90,7 @@ export function Wakes({ wakes, phases, service }: { wakes: Wake[]; phases: strin
   const scale = Math.max(...shown.flatMap((w) => w.ph.map(([, at]) => at)), 1);
   return (
     <Panel title={t(service ? 'wakesOf' : 'wakes')} actions={newest.length > 1 && <span class="note">{t('compare')}</span>}>
-      {newest.length === 0 ? <p class="empty">{t('noWakes')}</p> : (
+      {newest.length === 0 ? <p class="empty">{history ? t('noWakesSince', clock(history * 1000)) : t('noWakes')}</p> : (
         <div class="wakes">
           <ul class="picker" aria-label={t('compare')}>
             {newest.map((w) => {

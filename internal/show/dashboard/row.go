@@ -40,6 +40,8 @@ type Row struct {
 	Wakes  uint64 `json:"wakes,omitempty"`
 	Wake   int64  `json:"wake,omitempty"`
 	Result string `json:"result,omitempty"`
+	// History is the Unix time in seconds since when wakes are known, if an earlier controller led; otherwise 0.
+	History int64 `json:"history,omitempty"`
 	// Requests is set if requests are balanced: loads then count them instead of connections.
 	Requests bool `json:"req,omitempty"`
 }
@@ -55,6 +57,9 @@ func rowOf(id int, s status.Status) Row {
 	}
 	if !s.Slept.Since.IsZero() {
 		r.Since = s.Slept.Since.Unix()
+	}
+	if !s.HistorySince.IsZero() {
+		r.History = s.HistorySince.Unix()
 	}
 	if w := s.LastWake; w != nil {
 		r.Wakes, r.Result = w.Number, string(w.Result)

@@ -20,8 +20,9 @@ import (
 )
 
 // Services writes the table of services, one line each, and one for each manifest with mistakes; below it, a line for
-// each pressure of the gate. It has a column for requests per second if a service balances them. wakes are the most
-// recent wakes, oldest first. The age of the last request is relative to now.
+// each pressure of the gate, and one that says since when wakes are known if an earlier controller led. It has a column
+// for requests per second if a service balances them. wakes are the most recent wakes, oldest first. The age of the
+// last request is relative to now.
 func Services(w io.Writer, services []status.Status, broken []httpapi.BrokenFile, pressure []status.Pressure,
 	wakes []lifecycle.Waterfall, now time.Time) error {
 	last := make(map[string]lifecycle.Waterfall, len(wakes))
@@ -29,6 +30,7 @@ func Services(w io.Writer, services []status.Status, broken []httpapi.BrokenFile
 		last[f.Service] = f
 	}
 	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
+	var since time.Time
 	requests := slices.ContainsFunc(services, func(s status.Status) bool { return s.Service.Spec.BalancesRequests() })
 	head, none := "", ""
 	if requests {
@@ -39,12 +41,13 @@ func Services(w io.Writer, services []status.Status, broken []httpapi.BrokenFile
 		status := &s.Service.Status
 		name := s.Service.Namespace + "/" + s.Service.Name
 		f, woken := last[name]
+		since = cmp.Or(s.HistorySince, since)
 		rate := none
 		if spec := &s.Service.Spec; spec.BalancesRequests() && !spec.SplitsTraffic() {
 			rate = fmt.Sprintf("%.1f\t", s.Traffic.RequestsPerSecond)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s%s\t%s\t%s\n",
-			name, Address(s), State(s), status.Replicas, ago(latest(s), now),
+			name, Address(s), State(s), status.Replicas, lastUse(s, now),
 			s.Traffic.OpenFlows, rate, wakeCount(f, woken), wakeTime(f, woken), cmp.Or(oneLine(Message(s)), "-"))
 	}
 	for _, b := range broken {
@@ -52,6 +55,12 @@ func Services(w io.Writer, services []status.Status, broken []httpapi.BrokenFile
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	if !since.IsZero() {
+		if _, err := fmt.Fprintf(w, "Wakes are counted since %s, when this controller began to lead.\n",
+			clock(since, now)); err != nil {
+			return err
+		}
 	}
 	for _, p := range pressure {
 		if _, err := fmt.Fprintf(w, "%s: %s\n", p.Reason, p.Message); err != nil {
@@ -99,6 +108,23 @@ func wakeTime(f lifecycle.Waterfall, woken bool) string {
 		return string(f.Result)
 	}
 	return fmt.Sprintf("%.1f ms", float64(released.Microseconds())/1000)
+}
+
+// lastUse returns the age of a service's last packet, or since when there was none.
+func lastUse(s status.Status, now time.Time) string {
+	if last := latest(s); !last.IsZero() || s.HistorySince.IsZero() {
+		return ago(last, now)
+	}
+	return "not since " + clock(s.HistorySince, now)
+}
+
+// clock returns the time of day of t in the time zone of now, with its date unless that is today.
+func clock(t, now time.Time) string {
+	t = t.In(now.Location())
+	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return t.Format("15:04")
+	}
+	return t.Format("2006-01-02 15:04")
 }
 
 // ago returns the age of t in the largest unit.

@@ -65,6 +65,30 @@ dir/b.yaml       -                Invalid   -          -              -       - 
 	}
 }
 
+// After a change of the leader, the table says since when it knows what happened.
+func TestTableSaysWhereItsHistoryBegins(t *testing.T) {
+	now := time.Date(2026, 5, 1, 15, 0, 0, 0, time.UTC)
+	used, unused, fresh := named("a", now.Add(-time.Minute)), named("b", time.Time{}), named("c", time.Time{})
+	began := time.Date(2026, 5, 1, 16, 2, 0, 0, time.FixedZone("", 2*3600))
+	used.HistorySince, unused.HistorySince = began, began
+	var out bytes.Buffer
+	if err := Services(&out, []status.Status{used, unused, fresh}, nil, nil, nil, now); err != nil {
+		t.Fatal(err)
+	}
+	want := `SERVICE     ADDRESS          STATE   REPLICAS   LAST REQUEST      FLOWS   WAKES   LAST WAKE   MESSAGE
+default/a   10.46.100.2:80   Cold    0          1 min ago         0       -       -           -
+default/b   10.46.100.2:80   Cold    0          not since 14:02   0       -       -           -
+default/c   10.46.100.2:80   Cold    0          never             0       -       -           -
+Wakes are counted since 14:02, when this controller began to lead.
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &out, want)
+	}
+	if got := clock(began.AddDate(0, 0, -1), now); got != "2026-04-30 14:02" {
+		t.Errorf("yesterday is %q", got)
+	}
+}
+
 func TestAgoUsesTheLargestUnit(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0 s ago", 59 * time.Second: "59 s ago", time.Minute: "1 min ago",

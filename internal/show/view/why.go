@@ -78,7 +78,7 @@ func WantsOutput(s status.Status, wakes []lifecycle.Waterfall) bool {
 func (w *why) cold(wakes []lifecycle.Waterfall) {
 	w.say("It is asleep: it has no pod.")
 	if last := latest(w.Status); last.IsZero() {
-		w.say("No client has used it since this instance started.")
+		w.unused()
 	} else {
 		w.say("Its last packet came %s ago, and idleTimeout is %s.", short(w.now.Sub(last)), short(w.idle()))
 	}
@@ -93,6 +93,15 @@ func (w *why) cold(wakes []lifecycle.Waterfall) {
 	case lifecycle.ResultFailed, lifecycle.ResultCancelled:
 		w.say("Its last wake was %s: %s.", last.Result, last.Reason)
 	}
+}
+
+// unused says since when no client is known.
+func (w *why) unused() {
+	if w.HistorySince.IsZero() {
+		w.say("No client has used it since this instance started.")
+		return
+	}
+	w.say("No client is known since %s, when this controller began to lead.", clock(w.HistorySince, w.now))
 }
 
 func (w *why) waking(wakes []lifecycle.Waterfall) {

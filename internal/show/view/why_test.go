@@ -99,6 +99,15 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 				"The first connection to 10.46.100.2:80 wakes it.", `image "x" is being pulled: 3 %.`,
 			},
 		},
+		"not used since another leader": {
+			state:  lifecycle.Cold,
+			change: func(s *status.Status) { s.HistorySince = now.Add(-time.Minute) },
+			reasons: []string{
+				"It is asleep: it has no pod.",
+				"No client is known since " + clock(now.Add(-time.Minute), now) + ", when this controller began to lead.",
+				"The first connection to 10.46.100.2:80 wakes it.",
+			},
+		},
 		"waking": {
 			state: lifecycle.Waking,
 			wakes: wake(lifecycle.ResultRunning, "", lifecycle.Phase{Name: lifecycle.PhaseImage, At: time.Second}),
