@@ -253,12 +253,19 @@ func (p *pod) identify(rt runtime.Pod, defaultNode string) {
 	p.node = cmp.Or(rt.Node, defaultNode)
 }
 
+// reservedIDs is the least ID that daemons use themselves, for the proxies of nodes.
+const reservedIDs = 0xffff_fffe << 32
+
 // wireID returns a pod's ID on the wire. It depends on the runtime's ID only, so that the next controller, which adopts
 // the pod, gives it the same one.
 func wireID(id string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(id))
-	return max(h.Sum64(), 1)
+	sum := h.Sum64()
+	if sum >= reservedIDs {
+		sum &^= 1 << 63
+	}
+	return max(sum, 1)
 }
 
 func (p *pod) status() status.Pod {

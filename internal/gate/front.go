@@ -3,23 +3,36 @@
 package gate
 
 import (
+	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 )
 
-// FrontID and OtherFrontID are the IDs of a service's fronts: proxies on this node, each with a network namespace of
-// its own, that choose a pod for each request. One gets new clients, and the other one, its predecessor or successor,
-// keeps the clients that it has. They are added and removed like pods with these IDs, which no other pod has.
-const (
-	FrontID      = math.MaxUint64
-	OtherFrontID = FrontID - 1
-)
+// firstFrontID is the least ID of a front. No other pod has such an ID.
+const firstFrontID = 0xffff_fffe << 32
 
-// IsFront reports whether an ID belongs to a front.
-func IsFront(id uint64) bool { return id >= OtherFrontID }
+// FrontIDs returns the IDs of the fronts of a node: proxies there, each with a network namespace of its own, that choose
+// a pod for each request. One gets new clients, and the other one, its predecessor or successor, keeps the clients that
+// it has. They are added and removed like pods with these IDs.
+//
+// Those of other nodes are added like pods there, and take only connections that exist: a segment of a connection to
+// such a front, whose VIP has moved to this node, is sent on to it. node is the zero value on one machine.
+func FrontIDs(node netip.Addr) [2]uint64 {
+	low := uint64(math.MaxUint32)
+	if node.Is4() {
+		b := node.As4()
+		low = uint64(binary.BigEndian.Uint32(b[:]))
+	}
+	return [2]uint64{firstFrontID | 1<<32 | low, firstFrontID | low}
+}
+
+// IsFront reports whether an ID belongs to a front of any node.
+func IsFront(id uint64) bool { return id >= firstFrontID }
 
 // Front is a front of a service.
 type Front struct {
@@ -77,17 +90,45 @@ func (g *Gate) DrainFront(service netip.AddrPort, id uint64) {
 	setPodState(g.pods.at(pod), gatePodStatePOD_DRAINING)
 }
 
-// Fronts returns the fronts of a service, at most two.
+// Fronts returns the fronts of a service on this node, at most two, in the order of FrontIDs.
 func (g *Gate) Fronts(service netip.AddrPort) (fronts []Front) {
 	s, known := g.services.index(service)
-	for _, id := range []uint64{FrontID, OtherFrontID} {
-		if pod, ok := g.podTable.index(service, id); ok && known {
-			p := g.pods.at(pod)
+	if !known {
+		return nil
+	}
+	for id, pod := range g.frontPods(service) {
+		if p := g.pods.at(pod); p.Node == 0 {
 			serving := podState(p) == gatePodStatePOD_SERVING
 			fronts = append(fronts, Front{
 				ID: id, Addr: netip.AddrPortFrom(fromAddr(p.Addr), ntohs(p.Port)), Serving: serving,
 				Only: serving && atomic.LoadUint32(&g.statuses.at(s).Front) != pod+1,
 			})
+		}
+	}
+	slices.SortFunc(fronts, func(a, b Front) int { return cmp.Compare(b.ID, a.ID) })
+	return fronts
+}
+
+// FrontsElsewhere returns the IDs of a service's fronts on other nodes, and how many connections each of them has
+// through this node.
+func (g *Gate) FrontsElsewhere(service netip.AddrPort) map[uint64]uint32 {
+	open := map[uint64]uint32{}
+	for id, pod := range g.frontPods(service) {
+		if p := g.pods.at(pod); p.Node != 0 {
+			open[id] = atomic.LoadUint32(&p.Open) + atomic.LoadUint32(&p.HalfOpen)
+		}
+	}
+	return open
+}
+
+// frontPods returns the indices of a service's fronts on all nodes, by their IDs.
+func (g *Gate) frontPods(service netip.AddrPort) map[uint64]uint32 {
+	g.podTable.mu.Lock()
+	defer g.podTable.mu.Unlock()
+	fronts := map[uint64]uint32{}
+	for id, pod := range g.podTable.services[service] {
+		if IsFront(id) {
+			fronts[id] = pod
 		}
 	}
 	return fronts

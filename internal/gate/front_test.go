@@ -18,6 +18,9 @@ import (
 	"wangell.loutres.me/internal/decide/sources"
 )
 
+// The IDs of fronts on one machine.
+var frontID, otherFrontID = FrontIDs(netip.Addr{})[0], FrontIDs(netip.Addr{})[1]
+
 // answering listens in a network namespace and answers each connection by a byte, until the client has left.
 func answering(n *network, ns string, at netip.AddrPort, with byte) net.Listener {
 	n.Helper()
@@ -59,8 +62,8 @@ func frontedNetwork(t *testing.T) *network {
 	_, err := n.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Proof: ProofNever})
 	n.must(err)
 	n.addPod(vip, 1)
-	n.addFront(vip, FrontID, 2)
-	n.must(n.g.ServeFront(vip, FrontID))
+	n.addFront(vip, frontID, 2)
+	n.must(n.g.ServeFront(vip, frontID))
 	return n
 }
 
@@ -88,7 +91,7 @@ func TestClientsGetTheFrontAndTheFrontGetsThePod(t *testing.T) {
 	if got := answerTo(n, podNS(2), podAt[1]); got != "p" {
 		t.Errorf("the front got %s at the pod's own address", got)
 	}
-	if got := n.g.Fronts(vip); len(got) != 1 || got[0] != (Front{ID: FrontID, Addr: podAt[2], Serving: true}) {
+	if got := n.g.Fronts(vip); len(got) != 1 || got[0] != (Front{ID: frontID, Addr: podAt[2], Serving: true}) {
 		t.Errorf("fronts %+v", got)
 	}
 	c, err := dialWithin(podNS(1), podAt[2], time.Second)
@@ -97,7 +100,7 @@ func TestClientsGetTheFrontAndTheFrontGetsThePod(t *testing.T) {
 	} else {
 		c.Close()
 	}
-	n.g.DrainFront(vip, FrontID)
+	n.g.DrainFront(vip, frontID)
 	if got := answerTo(n, "client", vip); got != "p" {
 		t.Errorf("the client got %s after the front was drained", got)
 	}
@@ -128,7 +131,7 @@ func TestPodsGetTheClientsOfAFrontThatDoesNotListen(t *testing.T) {
 	n := frontedNetwork(t)
 	answering(n, podNS(1), podAt[1], 'p')
 	l := answering(n, podNS(2), podAt[2], 'f')
-	watchListen(t, n.g, podNS(2), FrontID)
+	watchListen(t, n.g, podNS(2), frontID)
 	_, err := n.g.Serve(vip, 1)
 	n.must(err)
 	if got := answerTo(n, "client", vip); got != "f" {
@@ -140,11 +143,11 @@ func TestPodsGetTheClientsOfAFrontThatDoesNotListen(t *testing.T) {
 			t.Errorf("the client got %s without a front", got)
 		}
 	}
-	if e := n.ev.await(t, EventDeaf, 1)[0]; e.Pod != FrontID {
+	if e := n.ev.await(t, EventDeaf, 1)[0]; e.Pod != frontID {
 		t.Errorf("%+v", e)
 	}
 	answering(n, podNS(2), podAt[2], 'f')
-	n.must(n.g.ServeFront(vip, FrontID))
+	n.must(n.g.ServeFront(vip, frontID))
 	if got := answerTo(n, "client", vip); got != "f" {
 		t.Errorf("the client got %s after the front has come back", got)
 	}
@@ -183,25 +186,25 @@ func TestFrontThatIsReplacedKeepsItsClients(t *testing.T) {
 	if _, err := io.ReadFull(kept, b); err != nil || b[0] != 'f' {
 		t.Fatalf("the client got %q, %v", b, err)
 	}
-	n.addFront(vip, OtherFrontID, 3)
+	n.addFront(vip, otherFrontID, 3)
 	answering(n, podNS(3), podAt[3], 'F')
 	if got := answerTo(n, "client", vip); got != "f" {
 		t.Errorf("before it serves, the client got %s", got)
 	}
-	n.must(n.g.ServeFront(vip, OtherFrontID))
+	n.must(n.g.ServeFront(vip, otherFrontID))
 	for from, want := range map[string]string{"client": "F", podNS(2): "p", podNS(3): "p"} {
 		if got := answerTo(n, from, vip); got != want {
 			t.Errorf("%s got %s, want %s", from, got, want)
 		}
 	}
-	if open, _ := n.g.OpenFlows(vip, FrontID); open != 1 {
+	if open, _ := n.g.OpenFlows(vip, frontID); open != 1 {
 		t.Errorf("the front before has %d open flows, want 1", open)
 	}
-	want := []Front{{ID: FrontID, Addr: podAt[2]}, {ID: OtherFrontID, Addr: podAt[3], Serving: true}}
+	want := []Front{{ID: frontID, Addr: podAt[2]}, {ID: otherFrontID, Addr: podAt[3], Serving: true}}
 	if got := n.g.Fronts(vip); !slices.Equal(got, want) {
 		t.Errorf("fronts %+v, want %+v", got, want)
 	}
-	n.g.DrainFront(vip, FrontID) // serves no longer anyway
+	n.g.DrainFront(vip, frontID) // serves no longer anyway
 	if got := answerTo(n, "client", vip); got != "F" {
 		t.Errorf("the client got %s", got)
 	}
@@ -210,7 +213,7 @@ func TestFrontThatIsReplacedKeepsItsClients(t *testing.T) {
 	if _, err := kept.Read(b); err != io.EOF {
 		t.Errorf("at its end the kept connection got %v", err)
 	}
-	n.must(n.g.RemovePod(vip, FrontID))
+	n.must(n.g.RemovePod(vip, frontID))
 	for from, want := range map[string]string{"client": "F", podNS(3): "p"} {
 		if got := answerTo(n, from, vip); got != want {
 			t.Errorf("after the front before was removed, %s got %s, want %s", from, got, want)
@@ -229,10 +232,10 @@ func TestNextDaemonFindsTheFront(t *testing.T) {
 	if got := answerTo(n, "client", vip); got != "f" {
 		t.Errorf("the client got %s", got)
 	}
-	if got := n.g.Fronts(vip); len(got) != 1 || got[0] != (Front{ID: FrontID, Addr: podAt[2], Serving: true}) {
+	if got := n.g.Fronts(vip); len(got) != 1 || got[0] != (Front{ID: frontID, Addr: podAt[2], Serving: true}) {
 		t.Errorf("fronts %+v", got)
 	}
-	n.must(n.g.RemovePod(vip, FrontID))
+	n.must(n.g.RemovePod(vip, frontID))
 	if got := answerTo(n, "client", vip); got != "p" {
 		t.Errorf("the client got %s after the front was removed", got)
 	}
@@ -244,7 +247,7 @@ func TestFrontIsTheOnlyOneToServe(t *testing.T) {
 	_, err := n.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Proof: ProofNever})
 	n.must(err)
 	n.podNet(3, 1500)
-	n.addFront(vip, FrontID, 2)
+	n.addFront(vip, frontID, 2)
 	answering(n, podNS(2), podAt[2], 'f')
 	waiting := make(chan string, 1)
 	wait := func() { waiting <- answerTo(n, "client", vip) }
@@ -253,37 +256,37 @@ func TestFrontIsTheOnlyOneToServe(t *testing.T) {
 	for n.g.ServiceCounters(vip).ParkedNow < 1 {
 		time.Sleep(time.Millisecond)
 	}
-	if got, err := n.g.ServeOnlyFront(vip, FrontID); err != nil || got != 1 {
+	if got, err := n.g.ServeOnlyFront(vip, frontID); err != nil || got != 1 {
 		t.Errorf("released %d, %v", got, err)
 	}
 	if got := <-waiting; got != "f" {
 		t.Errorf("the client that waited got %s", got)
 	}
-	if got := n.g.Fronts(vip); !slices.Equal(got, []Front{{ID: FrontID, Addr: podAt[2], Serving: true, Only: true}}) {
+	if got := n.g.Fronts(vip); !slices.Equal(got, []Front{{ID: frontID, Addr: podAt[2], Serving: true, Only: true}}) {
 		t.Errorf("fronts %+v", got)
 	}
-	n.addFront(vip, OtherFrontID, 3)
+	n.addFront(vip, otherFrontID, 3)
 	answering(n, podNS(3), podAt[3], 'F')
-	_, err = n.g.ServeOnlyFront(vip, OtherFrontID)
+	_, err = n.g.ServeOnlyFront(vip, otherFrontID)
 	n.must(err)
 	for range 5 {
 		if got := answerTo(n, "client", vip); got != "F" {
 			t.Errorf("the client got %s, and not the front that has taken over", got)
 		}
 	}
-	n.must(n.g.RemovePod(vip, FrontID))
+	n.must(n.g.RemovePod(vip, frontID))
 	if got := answerTo(n, "client", vip); got != "F" {
 		t.Errorf("the client got %s after the front before was removed", got)
 	}
-	n.g.DrainFront(vip, OtherFrontID)
+	n.g.DrainFront(vip, otherFrontID)
 	go wait()
 	n.ev.await(t, EventWake, 2)
-	_, err = n.g.ServeOnlyFront(vip, OtherFrontID)
+	_, err = n.g.ServeOnlyFront(vip, otherFrontID)
 	n.must(err)
 	if got := <-waiting; got != "F" {
 		t.Errorf("the client that waited got %s", got)
 	}
-	n.must(n.g.RemovePod(vip, OtherFrontID))
+	n.must(n.g.RemovePod(vip, otherFrontID))
 	if s := n.g.ServiceState(vip); s != Cold {
 		t.Errorf("without a front the service is in state %v", s)
 	}
@@ -314,21 +317,92 @@ func frontedCluster(t *testing.T, shortcut bool) *cluster {
 	c.addPod(vip, c.home, 1)
 	sh(t, "ip -n edge route add %v via %v; ip -n home route add %v via %v", podAt[1].Addr(), c.home.addr, podAt[2].Addr(),
 		c.edge.addr)
-	front := Pod{ID: FrontID, Service: vip, Addr: podAt[2]}
-	c.must(inNamespace(podNS(2), func() error {
-		front.MAC = linkByName(c, "eth0").Attrs().HardwareAddr
-		return nil
-	}))
-	c.in(c.edge, func() error {
-		host := linkByName(c, podNS(2)).Attrs()
-		front.Ifindex, front.HostMAC = host.Index, host.HardwareAddr
-		return c.edge.g.AddPod(front)
-	})
-	c.must(c.edge.g.ServeFront(vip, FrontID))
+	c.addFront(c.edge, 2)
 	for _, n := range []*node{c.edge, c.home} {
 		c.must(n.g.SetFronts([]netip.Addr{podAt[2].Addr()}))
 	}
 	return c
+}
+
+// frontOf returns the ID of a node's front.
+func frontOf(n *node) uint64 { return FrontIDs(n.addr)[0] }
+
+// addFront makes the network of a pod on a node that of the node's front, which serves.
+func (c *cluster) addFront(on *node, i int) {
+	c.Helper()
+	front := Pod{ID: frontOf(on), Service: vip, Addr: podAt[i]}
+	c.must(inNamespace(podNS(i), func() error {
+		front.MAC = linkByName(c, "eth0").Attrs().HardwareAddr
+		return nil
+	}))
+	c.in(on, func() error {
+		host := linkByName(c, podNS(i)).Attrs()
+		front.Ifindex, front.HostMAC = host.Index, host.HardwareAddr
+		return on.g.AddPod(front)
+	})
+	c.must(on.g.ServeFront(vip, front.ID))
+}
+
+// A front stays on its node when the VIP moves: its connections go on through the node that announces the VIP now, also
+// while that has a front of its own, and when the VIP comes back.
+func TestConnectionsToFrontsSurviveMovesOfTheirVIP(t *testing.T) {
+	c := frontedCluster(t, false)
+	m := &movable{cluster: c, third: c.join("third", netip.MustParseAddr("10.46.200.3"), 1500)}
+	c.podNet(m.third, 3, 1500)
+	c.in(m.third, func() error {
+		return m.third.g.AddPod(Pod{ID: 1, Service: vip, Addr: podAt[1], Node: c.home.addr})
+	})
+	c.serve(vip, 1)
+	_, err := m.third.g.Serve(vip, 1)
+	m.must(err)
+	c.addFront(m.third, 3)
+	for on, of := range map[*node]*node{m.edge: m.third, m.third: m.edge} {
+		m.must(on.g.AddPod(Pod{ID: frontOf(of), Service: vip, Addr: netip.AddrPortFrom(of.addr, 1), Node: of.addr}))
+		on.g.DrainFront(vip, frontOf(of))
+	}
+	mirror(t, 2)
+	mirror(t, 3)
+	goesOn := func(c *net.TCPConn) {
+		t.Helper()
+		m.must(c.SetDeadline(time.Now().Add(time.Minute)))
+		_, err := c.Write([]byte("on?"))
+		if err == nil {
+			_, err = io.ReadFull(c, make([]byte, 3))
+		}
+		if err != nil {
+			t.Fatalf("%v; %v, third %v", err, m.counted(), counted(t, m.third.g))
+		}
+	}
+	first, err := dial("client", vip)
+	m.must(err)
+	goesOn(first)
+	if got := m.third.g.FrontsElsewhere(vip); len(got) != 1 || got[frontOf(m.edge)] != 0 {
+		t.Errorf("fronts on other nodes: %v", got)
+	}
+	m.move(m.edge, m.third)
+	goesOn(first)
+	second, err := dial("client", vip)
+	m.must(err)
+	goesOn(second)
+	m.wantFlows(m.third, int(frontOf(m.edge)), 1)
+	m.wantFlows(m.third, int(frontOf(m.third)), 1)
+	m.wantFlows(m.edge, int(frontOf(m.edge)), 1)
+	if got := m.third.g.FrontsElsewhere(vip); got[frontOf(m.edge)] != 1 {
+		t.Errorf("fronts on other nodes: %v", got)
+	}
+	if got := m.third.g.Fronts(vip); len(got) != 1 || got[0].ID != frontOf(m.third) || !got[0].Serving {
+		t.Errorf("fronts of this node: %v", got)
+	}
+	m.move(m.third, m.edge)
+	goesOn(first)
+	goesOn(second)
+	m.wantFlows(m.third, int(frontOf(m.edge)), 0)
+	first.Close()
+	second.Close()
+	for _, n := range []*node{m.edge, m.third} {
+		m.wantFlows(n, int(frontOf(n)), 0)
+	}
+	m.wantFlows(m.edge, int(frontOf(m.third)), 0)
 }
 
 // answered returns the name of the server that answers a connection from a namespace.
@@ -384,7 +458,7 @@ func TestFrontOfANodeServesItsClientsAndReachesOtherNodes(t *testing.T) {
 					t.Errorf("%s got %s at the pod's own address during a flood", node, got)
 				}
 			}
-			c.edge.g.DrainFront(vip, FrontID)
+			c.edge.g.DrainFront(vip, frontOf(c.edge))
 			if got := c.answered("client", vip); got != "p" {
 				t.Errorf("the client got %s without a front", got)
 			}
@@ -507,7 +581,7 @@ func TestFrontWakesAServiceFromItsClientsAddress(t *testing.T) {
 func TestFrontIsRefusedAPortThatItsClientUsesWithThePod(t *testing.T) {
 	n := frontedNetwork(t)
 	transparentFront(n)
-	n.g.DrainFront(vip, FrontID)
+	n.g.DrainFront(vip, frontID)
 	telling(n, podNS(1), podAt[1])
 	_, err := n.g.Serve(vip, 1)
 	n.must(err)
@@ -520,7 +594,7 @@ func TestFrontIsRefusedAPortThatItsClientUsesWithThePod(t *testing.T) {
 		return err
 	}))
 	defer c.Close()
-	n.must(n.g.ServeFront(vip, FrontID))
+	n.must(n.g.ServeFront(vip, frontID))
 	from := c.LocalAddr().(*net.TCPAddr).AddrPort()
 	for _, to := range []netip.AddrPort{podAt[1], vip} {
 		if stolen, err := dialAs(podNS(2), from, to); err == nil {

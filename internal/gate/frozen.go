@@ -76,7 +76,7 @@ func (g *Gate) setFrozen(service netip.AddrPort, id uint64, frozen bool) error {
 	if !ok {
 		return errUnknownPod(service, id)
 	}
-	if id == FrontID {
+	if IsFront(id) {
 		return fmt.Errorf("the front of %v cannot be frozen", service)
 	}
 	word := frozenWord(g.pods.at(index))

@@ -479,9 +479,9 @@ func TestWhatCannotBeFrozenIsRefused(t *testing.T) {
 	w := newWorld(t, nil)
 	w.warm(vip, 1)
 	l := w.podLink[2].Attrs()
-	w.must(w.g.AddPod(Pod{ID: FrontID, Service: vip, Addr: podAt[2], Ifindex: l.Index, MAC: podMAC[2],
+	w.must(w.g.AddPod(Pod{ID: frontID, Service: vip, Addr: podAt[2], Ifindex: l.Index, MAC: podMAC[2],
 		HostMAC: l.HardwareAddr}))
-	for name, id := range map[string]uint64{"front": FrontID, "unknown pod": 7} {
+	for name, id := range map[string]uint64{"front": frontID, "unknown pod": 7} {
 		if err := w.g.SetFrozen(vip, id, true); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -489,7 +489,7 @@ func TestWhatCannotBeFrozenIsRefused(t *testing.T) {
 	if _, ok := w.g.PodFreeze(vip, 7); ok {
 		t.Error("an unknown pod is known")
 	}
-	w.must(w.g.RemovePod(vip, FrontID))
+	w.must(w.g.RemovePod(vip, frontID))
 }
 
 // SetFrozen returns after the programs that have not seen it: a segment that they have passed is in LastAsked.
@@ -682,8 +682,8 @@ func TestPausedDownloadGoesOnAfterAFreeze(t *testing.T) {
 			return c
 		},
 		"front": func(n *network, _ *stillServer) *net.TCPConn {
-			n.addFront(vip, FrontID, 2)
-			n.must(n.g.ServeFront(vip, FrontID))
+			n.addFront(vip, frontID, 2)
+			n.must(n.g.ServeFront(vip, frontID))
 			return dialSlowly(n, podNS(2), podAt[1])
 		},
 	} {

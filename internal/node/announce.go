@@ -60,6 +60,11 @@ func (d *daemon) announceAll() {
 	vips := slices.Collect(maps.Keys(d.vips))
 	d.mu.Unlock()
 	own := slices.DeleteFunc(vips, func(vip netip.Addr) bool { return !d.announces(vip, nodes) })
+	for _, s := range d.allServices() { // before clients come here
+		s.mu.Lock()
+		d.reachFronts(s)
+		s.mu.Unlock()
+	}
 	if err := d.gate.Announce(false, own); err != nil {
 		d.log.Error("cannot announce service addresses: ARP requests may go unanswered", "error", err)
 	}

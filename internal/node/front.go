@@ -5,8 +5,10 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
@@ -29,6 +31,7 @@ func (d *daemon) adoptFronts(s *service) {
 			s.front, s.oldFront = s.oldFront, s.front
 		}
 	}
+	s.elsewhere = slices.Collect(maps.Keys(d.gate.FrontsElsewhere(s.addr)))
 	switch {
 	case s.frontPort == 0:
 	case d.cfg.EnvoySocket == "": // requests are not balanced any more
@@ -87,9 +90,10 @@ func (d *daemon) replaceFront(s *service, p proxy, at netip.AddrPort) error {
 		d.dropFront(s, &s.oldFront)
 		s.front, s.oldFront = front{}, s.front
 	}
-	next := front{id: gate.FrontID, at: at, ifindex: p.network.hostIfindex}
+	ids := gate.FrontIDs(d.cfg.NodeAddr)
+	next := front{id: ids[0], at: at, ifindex: p.network.hostIfindex}
 	if s.oldFront.id == next.id {
-		next.id = gate.OtherFrontID
+		next.id = ids[1]
 	}
 	err := d.gate.AddPod(gate.Pod{
 		ID: next.id, Service: s.addr, Addr: at,

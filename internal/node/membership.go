@@ -25,6 +25,7 @@ const tagGrace = 30 * time.Second
 
 // sender is a node whose packets are accepted.
 type sender struct {
+	name  string        // empty until a list has had it
 	last  monotime.Time // when a list last had it
 	tags  bool          // according to that list
 	since monotime.Time // since when every list says that it and this node tag; 0 if the last one does not
@@ -79,12 +80,12 @@ func (m *membership) add(piece *wire.Nodes, now monotime.Time) bool {
 	for _, n := range m.nodes {
 		s := m.senders[n.Addr]
 		before[n.Addr] = s.since
-		m.note(n.Addr, sender{last: now, tags: s.tags}) // the old list had it until now
+		m.note(n.Addr, sender{name: n.Name, last: now, tags: s.tags}) // the old list had it until now
 	}
 	m.known, m.generation, m.nodes, m.partial = true, piece.Generation, usable(m.partial.Nodes), nil
 	selfTags := slices.ContainsFunc(m.nodes, func(n wire.NodeInfo) bool { return n.Addr == m.self && n.Tags })
 	for _, n := range m.nodes {
-		s := sender{last: now, tags: n.Tags}
+		s := sender{name: n.Name, last: now, tags: n.Tags}
 		if n.Tags && selfTags {
 			s.since = cmp.Or(before[n.Addr], now)
 		}
@@ -156,6 +157,20 @@ func (m *membership) candidates() (nodes []scored, known bool) {
 		nodes[i].addr = n.Addr
 	}
 	return nodes, m.known
+}
+
+// neighbors returns the other nodes of the list, and those that have left it at most senderHold ago.
+func (m *membership) neighbors(now monotime.Time) (nodes []scored) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for addr, s := range m.senders {
+		if addr != m.self && s.name != "" && now.Sub(s.last) <= senderHold {
+			n := score(s.name)
+			n.addr = addr
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
 }
 
 // setNodes gives the gate the nodes whose packets are accepted, and again when more of them have to tag their packets.

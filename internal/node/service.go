@@ -39,6 +39,7 @@ type service struct {
 	front        front          // of the Envoy that serves, or is to serve
 	oldFront     front          // of one that it has replaced or is to replace: it keeps its clients
 	frontPort    uint16         // of both; 0 until one was chosen
+	elsewhere    []uint64       // IDs of fronts on other nodes that the gate has
 	router       revisionRouter // of a service with traffic
 	traffic      envoy.Traffic  // where its requests go
 	called       monotime.Time  // when Caller was sent last

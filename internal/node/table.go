@@ -101,6 +101,7 @@ func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
 			d.drainFront(s, f) // it is to take clients in another way
 		}
 	}
+	d.reachFronts(s)
 	d.fronts.notify()
 	return nil
 }
@@ -125,6 +126,7 @@ func (d *daemon) removeService(a netip.AddrPort, changed map[netip.Addr]bool) {
 	}
 	s.requests = nil // for configureFronts, which may have listed the service already
 	d.removeFronts(s)
+	d.leaveFronts(s, nil)
 	d.fronts.notify()
 	d.noteShared(s)
 	d.setAnnounce(s, false, changed)

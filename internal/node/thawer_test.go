@@ -91,31 +91,37 @@ func TestPodsOfADaemonThatIsAwayAreThawed(t *testing.T) {
 func TestNextDaemonFindsThawedPodsRunning(t *testing.T) {
 	w, _ := usedPod(t, 100)
 	w.stop()
-	withGate := func(do func(*gate.Gate)) {
-		t.Helper()
-		g, err := gate.Open(gate.Config{
-			Dir: w.runDir, ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")},
-			Interfaces: []string{"eth0"},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		do(g)
-		if err := g.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	withGate(func(g *gate.Gate) { // the daemon was killed after it had frozen the pod
+	w.withGate(func(g *gate.Gate) { // the daemon was killed after it had frozen the pod
 		if err := g.SetFrozen(vip, 1, true); err != nil {
 			t.Fatal(err)
 		}
 	})
 	w.start()
 	w.stop()
-	withGate(func(g *gate.Gate) {
+	w.withGate(func(g *gate.Gate) {
 		if state, ok := g.PodFreeze(vip, 1); !ok || state != gate.PodRuns {
 			t.Errorf("the gate has the pod as %v, %v", state, ok)
 		}
 	})
 	w.start()
+}
+
+// withGate opens the gate of a daemon that has ended.
+func (w *world) withGate(do func(*gate.Gate)) {
+	w.t.Helper()
+	c := Config{}
+	for _, change := range w.changes {
+		change(&c)
+	}
+	g, err := gate.Open(gate.Config{
+		Dir: w.runDir, ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")},
+		Interfaces: []string{"eth0"}, NodeAddr: c.NodeAddr, EncapPort: c.EncapPort,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	do(g)
+	if err := g.Close(); err != nil {
+		w.t.Fatal(err)
+	}
 }

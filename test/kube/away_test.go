@@ -4,6 +4,7 @@ package kube
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,19 +17,48 @@ import (
 	"wangell.loutres.me/test/testutil/e2e"
 )
 
-// testDaemonAway kills the daemon of a node whenever it runs, and nothing else there.
+// testDaemonAway kills the daemon of a node whenever it runs, and nothing else there. Its address moves, while a frozen
+// pod there and the Envoy there have clients.
 func testDaemonAway(t *testing.T) {
 	const frozen = "default/frozen-away"
 	lab.apply(t, frozenManifest(frozen, 1, ""))
 	k := e2e.MustConverse(t, lab.client, lab.address(t, frozen))
 	home := lab.node(lab.pod(t, frozen).Spec.NodeName)
+	key, addr := lab.announcedBy(t, home, "default/fronted", func(key string) string {
+		return manifest(key, "idleTimeout: 600\nbalancing: {level: Request}\n")
+	})
+	vip, envoys := netip.MustParseAddrPort(addr).Addr(), lab.envoys(t)
+	c := e2e.OneConnection(lab.client)
+	t.Cleanup(c.CloseIdleConnections)
+	var first string
+	e2e.Eventually(t, key+": the Envoy of "+home.name+" is the front", func() (bool, string) {
+		c.CloseIdleConnections()
+		a, connection := askOn(t, c, addr)
+		first = connection
+		envoy := envoys[a.ClientAddr()]
+		return envoy != nil && envoy.Spec.NodeName == home.name, a.Client
+	})
+	goesOn := func(when string) {
+		t.Helper()
+		if _, connection := askOn(t, c, addr); connection != first {
+			t.Errorf("%s: the connection from %s has ended, the next is from %s", when, first, connection)
+			first = connection
+		}
+	}
 	lab.untilFrozen(t, frozen)
 
 	back := home.withoutDaemon(t)
 	k.MustEcho(t, "is nobody there?")
+	e2e.Eventually(t, "another node announces the address", func() (bool, string) {
+		return lab.announcer(t, vip) != home, "no"
+	})
+	goesOn("the address has moved")
+	e2e.MustAsk(t, lab.client, addr) // by the Envoy of the other node
 	back()
 	lab.waitDaemons(t)
 	k.MustEcho(t, "the daemon is back")
+	e2e.Eventually(t, "the address is back", func() (bool, string) { return lab.announcer(t, vip) == home, "no" })
+	goesOn("the address is back")
 }
 
 // withoutDaemon kills the daemon of a node, and each that kubelet starts in its place, until back is called.
