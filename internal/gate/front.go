@@ -16,9 +16,9 @@ import (
 // firstFrontID is the least ID of a front. No other pod has such an ID.
 const firstFrontID = 0xffff_fffe << 32
 
-// FrontIDs returns the IDs of the fronts of a node: proxies there, each with a network namespace of its own, that choose
-// a pod for each request. One gets new clients, and the other one, its predecessor or successor, keeps the clients that
-// it has. They are added and removed like pods with these IDs.
+// FrontIDs returns the IDs of the fronts of a node: proxies there, each with a network namespace of its own, that
+// choose a pod for each request. One gets new clients, and the other one, its predecessor or successor, keeps the
+// clients that it has. They are added and removed like pods with these IDs.
 //
 // Those of other nodes are added like pods there, and take only connections that exist: a segment of a connection to
 // such a front, whose VIP has moved to this node, is sent on to it. node is the zero value on one machine.

@@ -24,10 +24,8 @@ func TestNextOwnerKnowsTheFormerOne(t *testing.T) {
 	for i := range byte(200) {
 		vip := netip.AddrFrom4([4]byte{10, 46, 100, i})
 		left := slices.Clone(all)
-		var gone []string
 		for range frontNodes {
 			former := owner(vip, left)
-			gone = append(gone, former.name)
 			left = slices.DeleteFunc(left, func(n scored) bool { return n.name == former.name })
 			next := owner(vip, left)
 			known := func(at scored) (names []string) {

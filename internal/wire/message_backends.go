@@ -29,7 +29,7 @@ const (
 
 // Backend is a pod of a service in a Backends message.
 type Backend struct {
-	// PodID is unique among all pods that a service ever has.
+	// PodID is unique among all pods that a service ever has, and less than 0xfffffffe00000000.
 	PodID uint64
 	State PodState // what the daemon should do with the pod
 	// Addr is the pod's address and the port on which it listens. The zero value means "not known" and is invalid for
