@@ -102,6 +102,7 @@ for (const [name, options] of [
   ['dark', { colorScheme: 'dark' }],
   ['phone', { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true }],
   ['japanese', { locale: 'ja-JP' }],
+  ['japanese phone', { locale: 'ja-JP', viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true }],
 ]) {
   test(`axe finds nothing: ${name}`, async () => {
     const page = await open(browser, url, options);
@@ -114,11 +115,13 @@ for (const [name, options] of [
       await accessible(page, `${name} ${view}`);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
       assert.ok(wide <= 0, `${name} ${view}: the page is ${wide} pixels wider than the window`);
+      const hidden = await page.evaluate(() => { const n = document.querySelector('nav'); return n.scrollWidth - n.clientWidth; });
+      assert.ok(hidden <= 0, `${name} ${view}: ${hidden} pixels of the navigation are hidden`);
       const over = await page.evaluate(() => [...document.querySelectorAll('.tile')].filter((x) => x.scrollWidth > x.clientWidth).map((x) => x.innerText));
       assert.deepEqual(over, [], `${name} ${view}: text leaves its tile`);
-      await shot(page, `${name}-${view.replaceAll('/', '-')}`, { fullPage: view !== 'services' });
+      await shot(page, `${name.replace(' ', '-')}-${view.replaceAll('/', '-')}`, { fullPage: view !== 'services' });
     }
-    if (name === 'japanese') assert.equal(await page.locator('html').getAttribute('lang'), 'ja');
+    if (options.locale === 'ja-JP') assert.equal(await page.locator('html').getAttribute('lang'), 'ja');
     assert.deepEqual(page.problems, []);
     await page.context().close();
   });
