@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -294,7 +295,7 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 		"daemon.interfaces={a-name-too-long-for-it}":   "/daemon/interfaces/0",
 		"daemon.extraArgs={debug}":                     "/daemon/extraArgs/0",
 		"log.level=loud":                               "/log/level",
-		"networkPolicy.enabled=true":                   "/networkPolicy/nodeCIDRs",
+		"networkPolicy.nodeCIDRs={192.0.2.0}":          "/networkPolicy/nodeCIDRs/0",
 		"requests.image.digest=sha256:12":              "/requests/image/digest",
 		"requests.image.tag=latest":                    "/requests/image/tag",
 		"requests.healthPort=10000":                    "/requests/healthPort",
@@ -400,8 +401,7 @@ func TestChartPassesKnownFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := render(t, everything...)
-	for _, c := range containers(r) {
+	for _, c := range append(containers(render(t, everything...)), containers(render(t))...) {
 		command := c.Args[:slices.IndexFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "-") })]
 		help, err := exec.CommandContext(t.Context(), program, append(slices.Clone(command), "--help")...).CombinedOutput()
 		if err != nil {
@@ -414,5 +414,60 @@ func TestChartPassesKnownFlags(t *testing.T) {
 				t.Error(fmt.Errorf("wangell %s has no flag %s", command, flag))
 			}
 		}
+	}
+}
+
+// By default pods reach nothing of the controllers but the API, and the list of nodes is left to the leader, without a
+// field that an upgrade would write.
+func TestNetworkPoliciesOfTheController(t *testing.T) {
+	policy := func(r *rendered, name string) *networkingv1.NetworkPolicy {
+		for i := range r.policies {
+			if r.policies[i].Name == name {
+				return &r.policies[i]
+			}
+		}
+		return nil
+	}
+	ports := func(p *networkingv1.NetworkPolicy) (open, some []string) {
+		for _, rule := range p.Spec.Ingress {
+			for _, port := range rule.Ports {
+				if len(rule.From) == 0 {
+					open = append(open, port.Port.String())
+				} else {
+					some = append(some, port.Port.String())
+				}
+			}
+		}
+		return open, some
+	}
+	r := render(t)
+	nodes := policy(r, "wg-controller-nodes")
+	if nodes == nil || nodes.Spec.Ingress != nil || len(nodes.Spec.PolicyTypes) != 1 {
+		t.Fatalf("%+v", nodes)
+	}
+	args := r.controller.Spec.Template.Spec.Containers[0].Args
+	if flag := "--node-policy=" + namespace + "/wg-controller-nodes"; !slices.Contains(args, flag) {
+		t.Errorf("%s is not among %v", flag, args)
+	}
+	if nodes.Spec.PodSelector.MatchLabels["wangell.loutres.me/node-policy"] == "" {
+		t.Errorf("it selects controllers that do not keep it: %v", nodes.Spec.PodSelector)
+	}
+	if open, some := ports(policy(r, "wg-controller")); !slices.Equal(open, []string{"api"}) || len(some) != 0 {
+		t.Errorf("open to all %v, to some %v", open, some)
+	}
+	monitored := render(t, "--set", "podMonitor.enabled=true")
+	if open, some := ports(policy(monitored, "wg-controller")); !slices.Equal(open, []string{"api"}) ||
+		!slices.Equal(some, []string{"metrics"}) {
+		t.Errorf("with a PodMonitor: open to all %v, to some %v", open, some)
+	}
+	listed := render(t, "--set", "networkPolicy.nodeCIDRs={192.0.2.0/24}")
+	if policy(listed, "wg-controller-nodes") != nil {
+		t.Error("nodeCIDRs are given, and the leader keeps a list")
+	}
+	if open, some := ports(policy(listed, "wg-controller")); len(open) != 0 || len(some) != 5 {
+		t.Errorf("with nodeCIDRs: open to all %v, to some %v", open, some)
+	}
+	if off := render(t, "--set", "networkPolicy.enabled=false"); len(off.policies) != 0 {
+		t.Errorf("%d policies are left", len(off.policies))
 	}
 }

@@ -30,6 +30,7 @@ type controllerFlags struct {
 	addresses                             []string
 	addressesFrom, lease, key, kubeconfig string
 	account, deployment, releasedIn       string
+	nodePolicy                            string
 }
 
 func newController(g *globals) *cobra.Command {
@@ -59,6 +60,8 @@ without it; only a sleeping service has to wait.`,
 		"ConfigMap with more pools under the key addresses, as NAMESPACE/NAME; changes apply at once")
 	f.StringVar(&c.releasedIn, "released-configmap", "",
 		"existing ConfigMap, as NAMESPACE/NAME, that keeps the addresses of deleted services for the next leader")
+	f.StringVar(&c.nodePolicy, "node-policy", "",
+		"existing NetworkPolicy, as NAMESPACE/NAME, whose rules let nodes alone reach the ports for daemons: they are kept")
 	f.StringVar(&c.key, "key-file", "", "file with the 32 bytes of the wire's master key (required)")
 	f.StringVar(&c.config.WireAddress, "wire-address", ":7946", "UDP address for daemons")
 	f.StringVar(&c.account, "daemon-account", "", "service account of the daemons, as NAMESPACE/NAME: "+
@@ -115,6 +118,7 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 	}{
 		{"addresses-configmap", c.addressesFrom, &c.config.PoolsFrom},
 		{"released-configmap", c.releasedIn, &c.config.ReleasedIn},
+		{"node-policy", c.nodePolicy, &c.config.NodePolicy},
 		{"deployment", c.deployment, &c.config.Deployment},
 		{"daemon-account", c.account, &c.config.DaemonAccount},
 	} {

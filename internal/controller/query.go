@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,15 @@ func (c *Controller) Ready() error {
 		return errors.New("no daemon is connected")
 	}
 	return nil
+}
+
+// DaemonAddrs returns, by the names of nodes with a session, where the datagrams of their daemons come from.
+func (c *Controller) DaemonAddrs() map[string]netip.Addr {
+	addrs := map[string]netip.Addr{}
+	for _, p := range c.server.Peers() {
+		addrs[p.Node] = p.Addr.Addr().Unmap()
+	}
+	return addrs
 }
 
 // Subscribe returns the events from now on, until ctx ends. A subscriber that does not read misses events (Event.Lost),

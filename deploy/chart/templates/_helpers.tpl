@@ -63,3 +63,8 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- randBytes 32 -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Not empty if the leader keeps the list of nodes of a NetworkPolicy. */}}
+{{- define "wangell.keepsNodes" -}}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.nodeCIDRs) }}true{{ end -}}
+{{- end -}}

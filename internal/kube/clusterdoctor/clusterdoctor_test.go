@@ -132,6 +132,13 @@ func TestNetworkPoliciesAreCheckedWithWhatEnforcesThem(t *testing.T) {
 	policy := &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "wangell-controller"},
 	}
+	nodes := func(from ...networkingv1.NetworkPolicyPeer) *networkingv1.NetworkPolicy {
+		return &networkingv1.NetworkPolicy{
+			ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "wangell-controller-nodes"},
+			Spec:       networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{From: from}}},
+		}
+	}
+	block := networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: "192.0.2.1/32"}}
 	daemons := func(name string) *appsv1.DaemonSet {
 		return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name}}
 	}
@@ -143,6 +150,8 @@ func TestNetworkPoliciesAreCheckedWithWhatEnforcesThem(t *testing.T) {
 	}{
 		{"no policy", []runtime.Object{daemons("calico-node")}, Warn, "the controller has none"},
 		{"Calico", []runtime.Object{policy, daemons("calico-node"), daemons("kube-proxy")}, OK, "enforced by Calico"},
+		{"a list of nodes", []runtime.Object{policy, nodes(block), daemons("calico-node")}, OK, "enforced by Calico"},
+		{"no list of nodes", []runtime.Object{policy, nodes(), daemons("calico-node")}, Warn, "each pod of the cluster"},
 		{"Flannel", []runtime.Object{policy, daemons("kube-flannel-ds")}, Warn, "Flannel does not enforce them"},
 		{"Flannel beside Calico", []runtime.Object{policy, daemons("kube-flannel-ds"), daemons("calico-node")}, OK, "Calico"},
 		{"unknown", []runtime.Object{policy, daemons("my-network")}, Warn, "cannot be told"},

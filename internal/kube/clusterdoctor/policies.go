@@ -4,9 +4,11 @@ package clusterdoctor
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -44,9 +46,20 @@ func (d *doctor) policies(ctx context.Context) Check {
 	case apierrors.IsNotFound(err):
 		return Check{
 			Name: name, State: Warn, Found: "the controller has none: each pod of the cluster reaches its wire and its metrics",
-			Do: "set networkPolicy.enabled and networkPolicy.nodeCIDRs of the chart",
+			Do: "set networkPolicy.enabled of the chart",
 		}
 	case err != nil:
+		return outcome(name, err, "")
+	}
+	nodes, err := d.api.NetworkingV1().NetworkPolicies(d.of.Namespace).Get(ctx, own+"-nodes", metav1.GetOptions{})
+	if err == nil && open(nodes) {
+		return Check{
+			Name: name, State: Warn,
+			Found: own + "-nodes lets each pod of the cluster reach the ports for daemons; the leader's log says why",
+			Do:    "set networkPolicy.nodeCIDRs of the chart to the addresses of the nodes",
+		}
+	}
+	if err != nil && !apierrors.IsNotFound(err) { // with nodeCIDRs there is none
 		return outcome(name, err, "")
 	}
 	v, err := d.api.Discovery().ServerVersion()
@@ -68,6 +81,13 @@ func (d *doctor) policies(ctx context.Context) Check {
 		Name: name, State: Warn, Found: own + ": " + not,
 		Do: "check that a pod of another namespace does not reach the controller's port for metrics",
 	}
+}
+
+// open reports whether a rule of a policy names no sources.
+func open(p *networkingv1.NetworkPolicy) bool {
+	return slices.ContainsFunc(p.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
+		return len(r.From) == 0
+	})
 }
 
 // enforcement returns what enforces NetworkPolicies in a cluster, by the version of its API server and its DaemonSets,

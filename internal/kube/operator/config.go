@@ -42,6 +42,9 @@ type Config struct {
 	// ReleasedIn is a ConfigMap in which a leader keeps the addresses in quarantine for the next one. Without it, their
 	// quarantine ends with the leader.
 	ReleasedIn Name
+	// NodePolicy is an existing NetworkPolicy of which the leader keeps the ingress rules: nodes alone reach the ports for
+	// daemons. Optional.
+	NodePolicy Name
 	// WireAddress is the UDP address for daemons, host:port.
 	WireAddress string
 	// Identity is the holder of the Lease while this process leads: "POD/IP:PORT". Daemons connect to that address.

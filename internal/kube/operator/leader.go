@@ -120,6 +120,12 @@ func (l *leader) isLast() bool {
 func (l *leader) lead(ctx context.Context) error {
 	l.leading.Add(1)
 	defer l.leading.Done()
+	admits := &nodePolicy{client: l.client, at: l.cfg.NodePolicy, log: l.log}
+	if l.cfg.NodePolicy != (Name{}) {
+		if err := admits.prepare(ctx); err != nil {
+			l.log.Warn("daemons may not reach this controller", "error", err)
+		}
+	}
 	conn, err := listen(l.cfg.WireAddress)
 	if err != nil {
 		return err
@@ -165,6 +171,10 @@ func (l *leader) lead(ctx context.Context) error {
 		return err
 	}
 	workers.Go(used.run)
+	if l.cfg.NodePolicy != (Name{}) {
+		admits.sessions = c.DaemonAddrs
+		workers.Go(func() { admits.run(ctx) })
+	}
 	if err := l.enrol(ctx, &workers); err != nil {
 		return err
 	}
