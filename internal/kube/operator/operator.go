@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -40,6 +41,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/base/buildinfo"
+	"wangell.loutres.me/internal/base/ownhost"
 	"wangell.loutres.me/internal/base/pin"
 	"wangell.loutres.me/internal/controller/traces"
 	"wangell.loutres.me/internal/kube/enrolment"
@@ -164,12 +166,18 @@ func newManager(
 	grace := 10 * time.Second
 	return ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme, Cache: caches, Logger: log,
-		Metrics: metricsserver.Options{BindAddress: metricsAddress}, HealthProbeBindAddress: healthAddress,
-		LeaderElection: true, LeaderElectionReleaseOnCancel: true,
+		Metrics:                metricsserver.Options{BindAddress: metricsAddress, FilterProvider: guarded},
+		HealthProbeBindAddress: healthAddress,
+		LeaderElection:         true, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: &cfg.LeaseDuration, RenewDeadline: &cfg.RenewDeadline, RetryPeriod: &cfg.RetryPeriod,
 		LeaderElectionResourceLockInterface: lock, GracefulShutdownTimeout: &grace,
 		Controller: ctrlconfig.Controller{MaxConcurrentReconciles: 4, SkipNameValidation: &anyName},
 	})
+}
+
+// guarded keeps web pages away from the metrics, which ask nobody for a password.
+func guarded(*rest.Config, *http.Client) (metricsserver.Filter, error) {
+	return func(_ logr.Logger, next http.Handler) (http.Handler, error) { return ownhost.Guard(next), nil }, nil
 }
 
 // newCertificate returns the certificate for the TLS servers of the leader; nil if it has none.
