@@ -24,7 +24,8 @@ func newRoot() *cobra.Command {
 The leading controller answers, through the API server, with your own rights: you see the
 services of the namespaces in which you may list wangellservices. To wake one or put it
 to sleep you need the right to patch wangellservices/scale, for logs that to get pods/log,
-for rollouts those to get and patch wangellservices.`,
+for port-forward that to create pods/portforward as well, for rollouts those to get and patch
+wangellservices.`,
 		Example: `  kubectl wangell ps -A
   kubectl wangell top -n team
   kubectl wangell why hello
@@ -46,7 +47,7 @@ for rollouts those to get and patch wangellservices.`,
 	c.register(root)
 	place := &commands.Place{Connect: c.connect, Log: logger, Move: c.move, Cluster: true, All: &c.all}
 	root.AddCommand(place.Commands()...)
-	root.AddCommand(newDoctor(c))
+	root.AddCommand(newPortForward(c, place), newDoctor(c))
 	cli.MarkUsageErrors(root)
 	return root
 }

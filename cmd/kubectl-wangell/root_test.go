@@ -40,7 +40,8 @@ func TestEveryCommandIsDocumentedForKubectl(t *testing.T) {
 		names = append(names, cmd.Name())
 	}
 	slices.Sort(names)
-	want := []string{"dashboard", "doctor", "logs", "ps", "rollout", "sleep", "top", "wake", "wakes", "why"}
+	want := []string{"dashboard", "doctor", "logs", "port-forward", "ps", "rollout", "sleep", "top", "wake", "wakes",
+		"why"}
 	if !slices.Equal(names, want) {
 		t.Errorf("commands %v, want %v", names, want)
 	}
@@ -93,7 +94,10 @@ func TestFlagsAreThoseOfKubectl(t *testing.T) {
 		"ps --kubeconfig " + file + " --controller x":  cli.ExitUsage,
 		"ps --nonsense":                                cli.ExitUsage,
 		"why --kubeconfig " + file:                     cli.ExitUsage,
-		"nonsense":                                     cli.ExitUsage,
+		"port-forward hello":                           cli.ExitUsage,
+		"port-forward hello x:80":                      cli.ExitUsage,
+		"port-forward --kubeconfig " + file + " a :80": cli.ExitError,
+		"nonsense": cli.ExitUsage,
 		"top --kubeconfig " + file + " --interval 1ms": cli.ExitUsage,
 		"--help":          cli.ExitOK,
 		"completion bash": cli.ExitOK,

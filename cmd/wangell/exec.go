@@ -140,7 +140,7 @@ func (f *execFlags) attach(ctx context.Context, cmd *cobra.Command, name string,
 	c := f.g.client()
 	defer c.Close()
 	id := containerd.NewCommandID()
-	st, release, err := c.Hold(ctx, name, id)
+	st, _, release, err := c.Hold(ctx, name, id)
 	if err != nil {
 		return err
 	}

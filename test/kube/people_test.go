@@ -6,6 +6,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptrace"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -181,4 +184,50 @@ func testPeople(t *testing.T) {
 	admin.says(t, true, "why hello -n people", "It is asleep")
 	admin.says(t, true, "wake hello -n people", "people/hello serves")
 	admin.says(t, true, "why hello -n people", "It is awake")
+
+	lab.apply(t, manifest(key, "idleTimeout: 2"))
+	lab.waitState(t, key, "Cold")
+	testPortForward(t, admin, key)
+}
+
+// testPortForward forwards a port to a sleeping service: it wakes, stays awake while a connection is open, sleeps, and
+// a later connection finds its next pod.
+func testPortForward(t *testing.T, p plugin, key string) {
+	b := inBackground(t, func(ctx context.Context) *exec.Cmd {
+		return exec.CommandContext(ctx, filepath.Join(p.path, "kubectl-wangell"), "--kubeconfig", p.kubeconfig,
+			"port-forward", key, ":80")
+	})
+	line := b.line(t)
+	address, _, ok := strings.Cut(strings.TrimPrefix(line, "Forwarding from "), " to port 80 of "+key)
+	if !ok {
+		t.Fatalf("it prints %q", line)
+	}
+	client := &http.Client{Timeout: e2e.Patience, Transport: &http.Transport{}}
+	ask := func() (reused bool) {
+		t.Helper()
+		trace := &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused = c.Reused }}
+		r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet,
+			"http://"+address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatalf("through the forwarded port: %v", err)
+		}
+		defer resp.Body.Close()
+		if _, err := e2e.ParseAnswer(io.ReadAll(resp.Body)); err != nil {
+			t.Fatal(err)
+		}
+		return reused
+	}
+	ask()
+	time.Sleep(4 * time.Second) // twice the idle timeout
+	if !ask() {
+		t.Error("the service did not stay awake for an open connection, which has ended")
+	}
+	client.CloseIdleConnections()
+	lab.waitState(t, key, "Cold")
+	ask()
+	client.CloseIdleConnections()
 }

@@ -35,7 +35,7 @@ type scoped struct {
 
 var (
 	_ httpapi.Services = (*scoped)(nil)
-	_ httpapi.Waker    = (*scoped)(nil)
+	_ httpapi.Holder   = (*scoped)(nil)
 	_ dashboard.Scope  = (*scoped)(nil)
 )
 
@@ -151,6 +151,19 @@ func (s *scoped) Wake(ctx context.Context, k v1alpha1.Key) error {
 		return err
 	}
 	return all.Wake(ctx, k)
+}
+
+// Hold implements httpapi.Holder. Whoever may scale a service may keep it awake.
+func (s *scoped) Hold(ctx context.Context, k v1alpha1.Key) (release func(), err error) {
+	all, ok := s.all.(httpapi.Holder)
+	if !ok {
+		return nil, &httpapi.Error{Code: http.StatusNotImplemented, Text: "this controller keeps no services awake"}
+	}
+	namespace, name := k.Split()
+	if err := s.need(ctx, sleepService(namespace, name), "keep services awake (patch wangellservices/scale)"); err != nil {
+		return nil, err
+	}
+	return all.Hold(ctx, k)
 }
 
 // Logs implements httpapi.Services.

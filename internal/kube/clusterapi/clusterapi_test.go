@@ -54,6 +54,7 @@ import (
 // services has two services in each of two namespaces.
 type services struct {
 	slept  atomic.Value
+	held   atomic.Int32
 	events chan status.Event
 	more   atomic.Value // the name of one more
 }
@@ -77,6 +78,11 @@ func (*services) Pressure() []status.Pressure          { return []status.Pressur
 func (*services) Wakes(k v1alpha1.Key) []lifecycle.Waterfall {
 	all := []lifecycle.Waterfall{{Service: "red/a"}, {Service: "team/a"}}
 	return slices.DeleteFunc(all, func(w lifecycle.Waterfall) bool { return k != "" && string(k) != w.Service })
+}
+func (*services) Wake(context.Context, v1alpha1.Key) error { return nil }
+func (s *services) Hold(context.Context, v1alpha1.Key) (release func(), err error) {
+	s.held.Add(1)
+	return func() { s.held.Add(-1) }, nil
 }
 func (s *services) Sleep(_ context.Context, k v1alpha1.Key) error { s.slept.Store(k); return nil }
 func (*services) Logs(_ context.Context, k v1alpha1.Key, w io.Writer, _ runtime.LogOptions) error {
@@ -406,6 +412,34 @@ func TestSleepAndLogsNeedRightsOfTheirOwn(t *testing.T) {
 		t.Errorf("%q, %v", log.String(), err)
 	}
 	if err := bob.Sleep(ctx, "red/a"); !errors.As(err, &refused) || refused.Code != http.StatusForbidden {
+		t.Errorf("%v", err)
+	}
+}
+
+// Whoever may scale a service may keep it awake. It stays so until the client releases it, or the controller goes.
+func TestServicesAreHeldByThoseWhoMayWakeThem(t *testing.T) {
+	c := newCluster(t)
+	var refused *httpapi.Error
+	if _, _, _, err := c.as("ann", "team").Hold(t.Context(), "team/a", ""); !errors.As(err, &refused) ||
+		err.Error() != `user "ann" cannot keep services awake (patch wangellservices/scale) in the namespace "team"` {
+		t.Errorf("%v", err)
+	}
+	bob := c.as("bob", "team")
+	st, ended, release, err := bob.Hold(t.Context(), "team/a", "")
+	if err != nil || st.Service.Name != "a" || c.services.held.Load() != 1 {
+		t.Fatalf("%v, %v, held %d", st.Service.Name, err, c.services.held.Load())
+	}
+	release()
+	<-ended
+	for end := time.Now().Add(time.Minute); c.services.held.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it is held for a client that has gone")
+		}
+	}
+	if err := HasPods(t.Context(), bob, "team", "a"); err != nil {
+		t.Error(err)
+	}
+	if err := HasPods(t.Context(), bob, "team", "z"); err == nil || err.Error() != `service "team/z": not found` {
 		t.Errorf("%v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 
@@ -19,11 +20,15 @@ type Waker interface {
 	Wake(ctx context.Context, key v1alpha1.Key) error
 }
 
+// Holder keeps services awake. A controller.Controller is one.
+type Holder interface {
+	Waker
+	Hold(ctx context.Context, key v1alpha1.Key) (release func(), err error)
+}
+
 // Operator has the operations of one machine that a cluster leaves to kubectl. A controller.Controller is one.
 type Operator interface {
-	Waker
-	Status() []status.Status
-	Hold(ctx context.Context, key v1alpha1.Key) (release func(), err error)
+	Holder
 	Restart(ctx context.Context, key v1alpha1.Key) (replaced int, err error)
 	Stats(ctx context.Context, key v1alpha1.Key) ([]status.PodUsage, error)
 }
@@ -86,14 +91,24 @@ func wake(w http.ResponseWriter, r *http.Request, s Services) {
 // hold returns the handler that keeps a service awake until its client is gone. Then it ends the command of the client,
 // if that has one: a client that was killed could not.
 func hold(endCommand func(key v1alpha1.Key, id string)) func(http.ResponseWriter, *http.Request, Services) {
-	return operate(func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
+	return func(w http.ResponseWriter, r *http.Request, s Services) {
+		o, ok := s.(Holder)
+		if !ok {
+			Refuse(w, &Error{Code: http.StatusNotImplemented, Text: "this server keeps no services awake"})
+			return
+		}
+		key, err := s.Resolve(r.FormValue("service"))
+		if err != nil {
+			answer(w, nil, err)
+			return
+		}
 		release, err := o.Hold(r.Context(), key)
 		if err != nil {
 			answer(w, nil, err)
 			return
 		}
 		defer release()
-		for _, st := range o.Status() {
+		for _, st := range s.Status() {
 			if v1alpha1.KeyOf(&st.Service) == key {
 				answer(w, st, nil)
 			}
@@ -106,7 +121,7 @@ func hold(endCommand func(key v1alpha1.Key, id string)) func(http.ResponseWriter
 		if id != "" && endCommand != nil && !errors.Is(context.Cause(r.Context()), http.ErrServerClosed) {
 			endCommand(key, id)
 		}
-	})
+	}
 }
 
 // Wake wakes a service, and returns once it serves. Its idle timeout begins then.
@@ -114,23 +129,29 @@ func (c *Client) Wake(ctx context.Context, name string) error {
 	return c.nothing(ctx, http.MethodPost, "/v1/wake", url.Values{"service": {name}})
 }
 
-// Hold wakes a service, returns its status once it serves, and keeps it from falling asleep until release is called
-// or ctx ends. The instance then ends the command with an ID that the caller has attached to in the service, also if
-// the caller was killed; empty for none.
-func (c *Client) Hold(ctx context.Context, name, command string) (st status.Status, release func(), err error) {
+// Hold wakes a service, returns its status once it serves, and keeps it from falling asleep until release is called,
+// ctx ends, or the instance goes, which closes ended. The instance then ends the command with an ID that the caller has
+// attached to in the service, also if the caller was killed; empty for none.
+func (c *Client) Hold(ctx context.Context, name, command string) (st status.Status, ended <-chan struct{},
+	release func(), err error) {
 	q := url.Values{"service": {name}}
 	if command != "" {
 		q.Set("command", command)
 	}
 	resp, err := c.do(ctx, http.MethodPost, "/v1/hold", q)
 	if err != nil {
-		return st, nil, err
+		return st, nil, nil, err
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&st); err != nil {
 		resp.Body.Close()
-		return st, nil, fmt.Errorf("service %s: hold: %w", name, err)
+		return st, nil, nil, fmt.Errorf("service %s: hold: %w", name, err)
 	}
-	return st, func() { resp.Body.Close() }, nil
+	gone := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, resp.Body) // nothing comes any more
+		close(gone)
+	}()
+	return st, gone, func() { resp.Body.Close() }, nil
 }
 
 // Restart replaces the pods of a service. It returns their number once the new ones serve, and 0 if the service sleeps.

@@ -32,7 +32,7 @@ func TestUserOperatesAService(t *testing.T) {
 			t.Errorf("%+v, %v", list, err)
 		}
 	}
-	st, release, err := c.Hold(ctx, "redis", "")
+	st, _, release, err := c.Hold(ctx, "redis", "")
 	if err != nil || st.Service.Name != "redis" || len(st.Pods) != 2 || f.held.Load() != 1 {
 		t.Fatalf("%+v, %v, held %d", st, err, f.held.Load())
 	}
@@ -49,7 +49,7 @@ func TestUserOperatesAService(t *testing.T) {
 	if err := c.Wake(ctx, "redis"); err == nil || err.Error() != "image missing" {
 		t.Errorf("%v", err)
 	}
-	if _, _, err := c.Hold(ctx, "redis", ""); err == nil || err.Error() != "image missing" {
+	if _, _, _, err := c.Hold(ctx, "redis", ""); err == nil || err.Error() != "image missing" {
 		t.Errorf("%v", err)
 	}
 }
@@ -82,7 +82,7 @@ func TestCommandEndsWithItsClientAndNotWithTheServer(t *testing.T) {
 	defer c.Close()
 	hold := func(id string) (release func()) {
 		t.Helper()
-		_, release, err := c.Hold(t.Context(), "redis", id)
+		_, _, release, err := c.Hold(t.Context(), "redis", id)
 		if err != nil {
 			t.Fatal(err)
 		}
