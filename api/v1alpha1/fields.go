@@ -58,6 +58,7 @@ var specTable = []struct {
 	{"Layer", makesPod | inTemplate | ofRevisions},
 	{"Config", makesPod},
 	{"ImageVolumes", makesPod | inTemplate | ofRevisions},
+	{"Ports", makesPod},
 
 	// These make no pod, so their order has no meaning.
 	{"ImagePullPolicy", ofContainer | inTemplate},

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Hash returns a hash of the fields that make a pod, which specTable lists, with the data of the Secrets and ConfigMaps
@@ -21,7 +22,7 @@ import (
 // quantity or a signal is written, and in every version of Wangell. The spec must be valid.
 func Hash(spec *WangellServiceSpec) string {
 	s := spec.DeepCopy()
-	setDefault(&s.TargetPort, s.Port)
+	s.hashPorts()
 	canonicalList(s.Resources.Limits)
 	canonicalList(s.Resources.Requests)
 	for c := range s.Others {
@@ -54,6 +55,15 @@ func Hash(spec *WangellServiceSpec) string {
 	}
 	sum := sha256.Sum256(s.encodePod())
 	return hex.EncodeToString(sum[:8])
+}
+
+// hashPorts leaves of the ports only those on which the pods listen. A list with one port has the hash of that port.
+func (s *WangellServiceSpec) hashPorts() {
+	ports := s.PortList()
+	s.TargetPort, s.Ports = ports[0].Target, nil
+	for _, p := range ports[1:] {
+		s.Ports = append(s.Ports, ServicePort{TargetPort: intstr.FromInt32(p.Target)})
+	}
 }
 
 // encodePod encodes the fields that make a pod as a JSON object. Those without a value are left out, but for image and

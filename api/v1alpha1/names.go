@@ -18,7 +18,7 @@ const (
 	LabelSpecHash = Group + "/spec-hash"
 	// AnnotationContainer names the main container of the pod, which listens on the target port.
 	AnnotationContainer = Group + "/container"
-	// AnnotationTargetPort holds the port on which the main container listens.
+	// AnnotationTargetPort holds the ports on which the pod listens, as TargetText writes them.
 	AnnotationTargetPort = Group + "/target-port"
 )
 

@@ -53,6 +53,9 @@ type WangellServiceList struct {
 
 // WangellServiceSpec is the desired state of a service. Fields are named as in a Kubernetes container or pod.
 //
+// +kubebuilder:validation:XValidation:rule="has(self.port) || has(self.ports)",message="missing: write the port that clients use, for example port: 80, or several as ports"
+// +kubebuilder:validation:XValidation:rule="!has(self.ports) || !(has(self.port) || has(self.targetPort) || has(self.appProtocol) || has(self.hostPort) || has(self.hostAddress))",message="port, targetPort, appProtocol, hostPort and hostAddress cannot be set beside ports: write them in the elements of ports, or leave ports out"
+// +kubebuilder:validation:XValidation:rule="!has(self.ports) || self.ports.all(p, self.ports.exists_one(o, o.port == p.port))",message="two ports have the same number: change one, or remove it"
 // +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.template) || has(self.traffic)",message="missing: write which image to run, for example image: registry.example.com/app:v1, or a whole pod as template"
 // +kubebuilder:validation:XValidation:rule="!(has(self.image) && has(self.template))",message="image and template cannot both be set: write image in template.spec.containers, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!has(self.template) || !$hasInTemplate",message="$namesInTemplate cannot be set beside template: write them in template.spec, or leave template out"
@@ -80,9 +83,10 @@ type WangellServiceSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="want a port from 1 to 65535: write targetPort: 8080, for example"
 	TargetPort int32 `json:"targetPort,omitempty"`
-	// Port is the TCP port of the service address, 1-65535. Required.
+	// Port is the TCP port of the service address, 1-65535. Required unless ports is set.
+	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="want a port from 1 to 65535: write port: 80, for example"
-	Port int32 `json:"port"`
+	Port int32 `json:"port,omitempty"`
 	// AppProtocol tells gateways and ingress controllers what clients speak at port: it is the appProtocol of the port in
 	// the Kubernetes Service and its EndpointSlice, such as http, kubernetes.io/h2c or kubernetes.io/ws. The gate itself
 	// looks at no protocol, and balancing.protocol is independent of it. Kubernetes only.
@@ -90,6 +94,15 @@ type WangellServiceSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=316
 	AppProtocol string `json:"appProtocol,omitempty"`
+	// Ports are the ports of a service with several, at most 16, all at the service address. They sleep and wake
+	// together. They replace port, targetPort, appProtocol, hostPort and
+	// hostAddress.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Ports []ServicePort `json:"ports,omitempty"`
 	// HostPort is a TCP port of the machine itself at which the service is reached as well, 1-65535. One machine only.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="want a port from 1 to 65535: write hostPort: 8080, for example"

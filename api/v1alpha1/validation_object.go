@@ -12,12 +12,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
+// appProtocol checks the field appProtocol at a path.
+func (e *ValidationErrors) appProtocol(at *field.Path, protocol string) {
+	if protocol != "" && len(validation.IsQualifiedName(protocol)) > 0 {
+		e.add(at.Child("appProtocol"), "write appProtocol: kubernetes.io/h2c, for example",
+			"want the name of a protocol, with or without a domain, got %q", protocol)
+	}
+}
+
 // serviceObject checks what a spec wants of the Kubernetes Service.
 func (e *ValidationErrors) serviceObject(spec *WangellServiceSpec) {
-	if p := spec.AppProtocol; p != "" && len(validation.IsQualifiedName(p)) > 0 {
-		e.add(specPath.Child("appProtocol"), "write appProtocol: kubernetes.io/h2c, for example",
-			"want the name of a protocol, with or without a domain, got %q", p)
-	}
+	e.appProtocol(specPath, spec.AppProtocol)
 	s := spec.Service
 	if s == nil {
 		return

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // Validate returns everything in s that cannot work on one machine; ValidateCluster is its counterpart for Kubernetes.
@@ -46,13 +47,9 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 	spec := &s.Spec
 	errs.common(spec)
 	errs.readiness(s.Name, spec)
-	if spec.HostPort != 0 {
-		errs.add(specPath.Child("hostPort"),
-			"remove it; with controller.nodePorts of the chart, each service has a port of every node",
-			"is not available on Kubernetes: only on one machine")
-	}
-	if spec.HostAddress != "" {
-		errs.add(specPath.Child("hostAddress"), "remove it", "is not available on Kubernetes: only on one machine")
+	errs.noHostPort(specPath, spec.HostPort, spec.HostAddress)
+	for i, p := range spec.Ports {
+		errs.noHostPort(specPath.Child("ports").Index(i), p.HostPort, p.HostAddress)
 	}
 	if b := spec.Balancing; b != nil && b.ClientAddress == ClientAddressTransparent {
 		errs.add(specPath.Child("balancing", "clientAddress"), "write clientAddress: Header, or leave it out",
@@ -89,6 +86,11 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 
 func (e *ValidationErrors) spec(s *WangellServiceSpec) {
 	e.clusterOnly(s)
+	for i, p := range s.Ports {
+		if p.AppProtocol != "" {
+			e.add(specPath.Child("ports").Index(i).Child("appProtocol"), "remove it", "is not available on one machine")
+		}
+	}
 	e.freezing(s)
 	if s.Template == nil && !s.SplitsTraffic() {
 		e.image(s.Image)
@@ -102,13 +104,8 @@ func (e *ValidationErrors) spec(s *WangellServiceSpec) {
 
 // common checks the fields that mean the same on one machine and on Kubernetes.
 func (e *ValidationErrors) common(s *WangellServiceSpec) {
-	if s.Port == 0 {
-		e.add(specPath.Child("port"), "write the port that clients use, for example port: 80", "missing")
-	}
+	e.ports(s)
 	e.layer(s.Layer)
-	e.inRange("port", int64(s.Port))
-	e.inRange("targetPort", int64(s.TargetPort))
-	e.inRange("hostPort", int64(s.HostPort))
 	e.inRange("idleTimeout", s.IdleTimeout)
 	e.inRange("wakeTimeout", s.WakeTimeout)
 	e.inRange("maxParked", int64(s.MaxParked))
@@ -120,7 +117,6 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 	pointerInRange(e, specPath.Child("drainTimeout"), s.DrainTimeout)
 	pointerInRange(e, specPath.Child("replicas"), s.Replicas)
 	e.address(s.Address)
-	e.hostAddress(s)
 	e.stopSignal(s.StopSignal)
 	e.oneOf(specPath.Child("imagePullPolicy"), string(s.ImagePullPolicy),
 		string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
@@ -236,21 +232,33 @@ func (e *ValidationErrors) clusterOnly(s *WangellServiceSpec) {
 	}
 }
 
-// hostAddress checks the address of the machine at which hostPort is opened.
-func (e *ValidationErrors) hostAddress(s *WangellServiceSpec) {
-	if s.HostAddress == "" {
+// noHostPort refuses hostPort and hostAddress, fields at a path.
+func (e *ValidationErrors) noHostPort(at *field.Path, port int32, address string) {
+	if port != 0 {
+		e.add(at.Child("hostPort"),
+			"remove it; with controller.nodePorts of the chart, each service has a port of every node",
+			"is not available on Kubernetes: only on one machine")
+	}
+	if address != "" {
+		e.add(at.Child("hostAddress"), "remove it", "is not available on Kubernetes: only on one machine")
+	}
+}
+
+// hostAddress checks the address of the machine at which a hostPort is opened; both are fields at a path.
+func (e *ValidationErrors) hostAddress(at *field.Path, address string, port int32) {
+	if address == "" {
 		return
 	}
-	p := specPath.Child("hostAddress")
+	p := at.Child("hostAddress")
 	const fix = "write hostAddress: 127.0.0.1, for the machine alone, another IPv4 address that it has, or leave it out " +
 		"for all"
-	ip, err := netip.ParseAddr(s.HostAddress)
+	ip, err := netip.ParseAddr(address)
 	switch {
 	case err != nil || !ip.Is4():
-		e.add(p, fix, "want an IPv4 address of the machine, got %q", s.HostAddress)
+		e.add(p, fix, "want an IPv4 address of the machine, got %q", address)
 	case ip.IsUnspecified() || ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		e.add(p, fix, "%s is not the address of one machine: it is unspecified, multicast or broadcast", ip)
-	case s.HostPort == 0:
+	case port == 0:
 		e.add(p, "write hostPort: 8080, for example, or remove hostAddress", "opens no port without hostPort")
 	}
 }

@@ -49,6 +49,14 @@ func (s *source) rowsOf(name string) []row {
 	return r.rows
 }
 
+// elements is how the page calls what a loop over a number reads: the type being read is an encoded list of them.
+func (r *reader) elements() string {
+	if r.whole == "Ports" {
+		return r.whole
+	}
+	return "Revisions"
+}
+
 // function reads what a function or method with a decoder reads.
 func (r *reader) function(f *ast.FuncDecl) {
 	if f == nil {
@@ -132,7 +140,7 @@ func (r *reader) statement(st ast.Stmt) {
 	case *ast.ForStmt:
 		r.block(st.Body.List)
 	case *ast.RangeStmt:
-		r.expression(st.X, "", "number of Revisions")
+		r.expression(st.X, "", "number of "+r.elements())
 		whole := r.whole
 		if name := r.fieldName(st.X); name != "" {
 			of, _ := r.fieldOf(st.X)
@@ -144,7 +152,7 @@ func (r *reader) statement(st ast.Stmt) {
 			r.path += name + "[" + length + "]."
 			r.whole = r.typeOf(st.X)
 		} else {
-			r.path += "Revisions[]." // a loop over a number
+			r.path += r.elements() + "[]." // a loop over a number
 		}
 		r.block(st.Body.List)
 		r.whole = whole

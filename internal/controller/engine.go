@@ -95,7 +95,7 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 	case lifecycle.RefuseParked:
 		s.askers = nil
 		if !s.homeless && !e.loop.retired {
-			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: text.Shorten(a.Reason, wire.MaxReason)})
+			e.refuse(s, a)
 		}
 	case lifecycle.StopPod:
 		e.runner.stop(s.pod(a.Ref), a.Grace)
@@ -111,6 +111,16 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 		}
 		severity := [...]string{status.SeverityInfo, status.SeverityWarning, status.SeverityError}[a.Severity]
 		e.events.report(s.key, a.Reason, severity, a.Text)
+	}
+}
+
+// refuse has the parked clients of a service refused, at all its ports or some.
+func (e *engine) refuse(s *service, a lifecycle.RefuseParked) {
+	reason := text.Shorten(a.Reason, wire.MaxReason)
+	for i, at := range s.addrs() {
+		if a.Ports == 0 || a.Ports.Has(i) {
+			e.daemons.broadcast(&wire.Refuse{Service: at, Reason: reason})
+		}
 	}
 }
 
@@ -134,9 +144,11 @@ func (e *engine) add(w *wanted) (s *service, taken bool) {
 	s.spent.since = monotime.Now()
 	s.images.Set(w.spec, w.hash)
 	s.images.Digests.Set(&w.spec.Spec, w.digests)
-	taken = e.evict(w.addr)
+	for _, a := range w.addrs() {
+		taken = e.evict(a) || taken
+		e.table.byAddr[a] = s
+	}
 	e.table.services[w.key] = s
-	e.table.byAddr[w.addr] = s
 	e.changed.add(w.key)
 	e.prefetch.Touch()
 	return s, taken
@@ -148,9 +160,16 @@ func (e *engine) evict(a netip.AddrPort) bool {
 	if holder == nil {
 		return false
 	}
-	e.daemons.broadcast(&wire.Refuse{Service: a, Reason: "the service was removed"})
 	holder.homeless = true
-	delete(e.table.byAddr, a)
+	for _, a := range holder.addrs() {
+		if e.table.byAddr[a] == holder {
+			e.daemons.broadcast(&wire.Refuse{Service: a, Reason: "the service was removed"})
+			delete(e.table.byAddr, a)
+		}
+	}
+	if a != holder.addr {
+		e.removals = append(e.removals, holder.addr)
+	}
 	return true
 }
 
@@ -165,9 +184,13 @@ func (e *engine) remove(s *service) {
 	e.wakes.forget(s.key)
 	e.changed.add(s.key)
 	e.prefetch.Forget(s.key)
-	if e.table.byAddr[s.addr] == s {
-		delete(e.table.byAddr, s.addr)
-		e.removals = append(e.removals, s.addr)
+	for _, a := range s.addrs() {
+		if e.table.byAddr[a] == s {
+			delete(e.table.byAddr, a)
+			if a == s.addr {
+				e.removals = append(e.removals, a)
+			}
+		}
 	}
 	if s.again != nil {
 		again, taken := e.add(s.again)
@@ -260,7 +283,7 @@ func (e *engine) flushRemovals() {
 	}
 	gone := e.removals[:0]
 	for _, a := range e.removals {
-		if e.table.byAddr[a] == nil {
+		if s := e.table.byAddr[a]; s == nil || s.addr != a {
 			gone = append(gone, a)
 		}
 	}

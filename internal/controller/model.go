@@ -23,7 +23,7 @@ import (
 type pod struct {
 	service *service
 	ref     lifecycle.Ref      // in the service's state machine
-	port    uint16             // on which it is expected to listen
+	targets []uint16           // on which it is expected to listen, for each port of the service
 	probe   string             // the readinessProbe of its spec for its home node; empty if there is none
 	rt      runtime.Pod        // zero before its network is ready
 	id      uint64             // its ID on the wire; 0 before its network is ready

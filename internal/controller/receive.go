@@ -67,7 +67,7 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		r.wake(from, m)
 	case *wire.Listening:
 		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
-			e.step(p.service, lifecycle.Listening{Ref: p.ref, At: m.At})
+			e.step(p.service, lifecycle.Listening{Ref: p.ref, At: m.At, Port: p.service.portAt(m.Service)})
 		}
 	case *wire.Unready:
 		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
@@ -82,7 +82,7 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		}
 	case *wire.Deaf:
 		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
-			e.step(p.service, lifecycle.Deaf{Ref: p.ref})
+			e.step(p.service, lifecycle.Deaf{Ref: p.ref, Port: p.service.portAt(m.Service)})
 		}
 	case *wire.Trace:
 		if p := r.find(from, m.Service, m.PodID); p != nil {
@@ -171,7 +171,9 @@ func (r *receiver) wake(from wire.Peer, m *wire.Wake) {
 			s.askers = map[uint64]bool{}
 		}
 		s.askers[from.ID] = true
-		e.step(s, lifecycle.WakeAsked{Seq: m.Seq, SYNSeen: m.SYNSeen, Noticed: m.Noticed, Parked: m.Parked})
+		e.step(s, lifecycle.WakeAsked{
+			Seq: m.Seq, SYNSeen: m.SYNSeen, Noticed: m.Noticed, Parked: m.Parked, Port: s.portAt(m.Service),
+		})
 		e.planner.used(s, true)
 	}
 }

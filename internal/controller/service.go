@@ -30,9 +30,18 @@ func (s *service) pod(r lifecycle.Ref) *pod {
 
 // addPod adds a pod before its network is known.
 func (s *service) addPod(ref lifecycle.Ref) *pod {
-	p := &pod{service: s, ref: ref, port: uint16(s.spec.Spec.TargetPort), probe: s.readiness(), cancel: func() {}}
+	p := &pod{service: s, ref: ref, targets: s.targets(runtime.Pod{}), probe: s.readiness(), cancel: func() {}}
 	s.pods = append(s.pods, p)
 	return p
+}
+
+// targets are the ports on which a pod is expected to listen, for each port of the service.
+func (s *service) targets(rt runtime.Pod) []uint16 {
+	targets := make([]uint16, len(s.ports))
+	for i, p := range s.ports {
+		targets[i] = cmp.Or(rt.Ports[i], uint16(p.Target))
+	}
+	return targets
 }
 
 // removePod forgets a pod of which nothing remains, and releases the sleepers that wait for its end.
@@ -117,7 +126,7 @@ func (s *service) message() string {
 	r, waits := s.machine.WaitsFor()
 	if !waits {
 		return cmp.Or(s.machine.Message(), s.slowStop(), s.pressure().Message, s.denied.message(),
-			s.machine.StartWaits(), s.machine.Misplaced())
+			s.machine.StartWaits(), s.machine.Misplaced(), s.machine.ClosedPorts())
 	}
 	name := "the previous pod"
 	if p := s.pod(r); p != nil && p.rt.ID != "" {
@@ -248,7 +257,7 @@ func (p *pod) runs() bool {
 // identify takes the runtime's description of the pod.
 func (p *pod) identify(rt runtime.Pod, defaultNode string) {
 	p.rt = rt
-	p.port = cmp.Or(rt.Port, p.port)
+	p.targets = p.service.targets(rt)
 	p.id = wireID(rt.ID)
 	p.node = cmp.Or(rt.Node, defaultNode)
 }

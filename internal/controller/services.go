@@ -66,9 +66,9 @@ func (c *Controller) carryOut(ch changes) bool {
 // Put adds a service, or changes the existing one of its name. It is Update for one service.
 func (c *Controller) Put(s Service) error { return c.Update([]Service{s}, nil) }
 
-// Restrict changes Service.Policy of a service. Daemons are being informed when it returns. It does nothing if the
+// Restrict changes Service.Policy of a service, and Service.PortPolicies. Daemons are being informed when it returns. It does nothing if the
 // service does not exist.
-func (c *Controller) Restrict(key v1alpha1.Key, policy *sources.Set) error {
+func (c *Controller) Restrict(key v1alpha1.Key, policy *sources.Set, ports ...sources.Set) error {
 	c.catalog.mu.Lock()
 	defer c.catalog.mu.Unlock()
 	w := c.catalog.wanted[key]
@@ -76,7 +76,7 @@ func (c *Controller) Restrict(key v1alpha1.Key, policy *sources.Set) error {
 		return nil
 	}
 	return c.update([]Service{{Spec: w.spec, Addr: w.addr.Addr(), Announce: w.announce, Policy: policy,
-		Digests: w.digests, History: w.history}}, nil)
+		PortPolicies: ports, Digests: w.digests, History: w.history}}, nil)
 }
 
 // Delete removes a service with its pods. It returns at once; the pods end with their grace. It does nothing if the

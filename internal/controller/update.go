@@ -107,7 +107,7 @@ func (c *catalog) passThrough(next map[v1alpha1.Key]*wanted, gone map[v1alpha1.K
 			if revision == nil {
 				continue
 			}
-			if allowed, restricted := revision.allowed(); restricted {
+			if allowed, restricted := revision.allowed(0); restricted {
 				if common != nil {
 					allowed = allowed.Intersect(*common)
 				}
@@ -134,34 +134,44 @@ func (c *catalog) passThrough(next map[v1alpha1.Key]*wanted, gone map[v1alpha1.K
 func (c *catalog) checkAddresses(ch changes, next map[v1alpha1.Key]*wanted, gone map[v1alpha1.Key]bool) error {
 	taken := map[netip.AddrPort]v1alpha1.Key{}
 	for _, w := range slices.Concat(ch.added, ch.changed) {
-		other, clash := taken[w.addr]
-		if !clash {
-			if other, clash = c.holders[w.addr]; clash {
-				moves := next[other] != nil && next[other].addr != w.addr
-				clash = other != w.key && !gone[other] && !moves
+		for _, a := range w.addrs() {
+			other, clash := taken[a]
+			if !clash {
+				if other, clash = c.holders[a]; clash {
+					moves := next[other] != nil && !slices.Contains(next[other].addrs(), a)
+					clash = other != w.key && !gone[other] && !moves
+				}
 			}
+			if clash {
+				return fmt.Errorf("service %s: service address %v is already that of service %s: choose another address or "+
+					"port", w.key, a, other)
+			}
+			taken[a] = w.key
 		}
-		if clash {
-			return fmt.Errorf("service %s: service address %v is already that of service %s: choose another address or port",
-				w.key, w.addr, other)
-		}
-		taken[w.addr] = w.key
 	}
 	return nil
 }
 
 // commit takes over a plan.
 func (c *catalog) commit(ch changes) {
+	free := func(w *wanted) {
+		for _, a := range w.addrs() {
+			delete(c.holders, a)
+		}
+	}
 	for _, k := range ch.removed {
-		delete(c.holders, c.wanted[k].addr)
+		free(c.wanted[k])
 		delete(c.wanted, k)
 		delete(c.splitting, k)
 	}
 	for _, w := range ch.changed {
-		delete(c.holders, c.wanted[w.key].addr)
+		free(c.wanted[w.key])
 	}
 	for _, w := range slices.Concat(ch.added, ch.changed) {
-		c.wanted[w.key], c.holders[w.addr] = w, w.key
+		c.wanted[w.key] = w
+		for _, a := range w.addrs() {
+			c.holders[a] = w.key
+		}
 		if delete(c.splitting, w.key); w.splits() {
 			c.splitting[w.key] = true
 		}
@@ -190,7 +200,8 @@ type updater struct {
 	engine  *engine
 	adopter *adopter
 
-	vacated map[netip.AddrPort]*service // services by their former addresses
+	vacated map[netip.AddrPort]vacancy // addresses that services leave
+	renamed []netip.AddrPort           // former first addresses of services that keep the port
 	upserts []wire.Service
 	after   []func() // steps of machines, once the daemons' table has changed
 	begun   []*service
@@ -198,9 +209,15 @@ type updater struct {
 	revisions map[v1alpha1.Key]bool // services to which others have routed requests so far
 }
 
+// vacancy is an address that a service leaves.
+type vacancy struct {
+	service *service
+	to      netip.AddrPort // the address of the same port of the service from then on; the zero value if that is removed
+}
+
 // update carries out changes.
 func update(e *engine, a *adopter, ch changes) {
-	u := &updater{engine: e, adopter: a, vacated: map[netip.AddrPort]*service{}}
+	u := &updater{engine: e, adopter: a, vacated: map[netip.AddrPort]vacancy{}}
 	if len(ch.removed) > 0 {
 		u.revisions = e.table.revisions()
 	}
@@ -238,11 +255,36 @@ func update(e *engine, a *adopter, ch changes) {
 func (u *updater) vacate(changed []*wanted) {
 	e := u.engine
 	for _, w := range changed {
-		if s := e.table.services[w.key]; s.addr != w.addr && !s.machine.Deleted() {
-			delete(e.table.byAddr, s.addr)
-			u.vacated[s.addr] = s
+		s := e.table.services[w.key]
+		if s.machine.Deleted() {
+			continue
+		}
+		next := w.addrs()
+		for i, a := range s.addrs() {
+			if slices.Contains(next, a) {
+				continue
+			}
+			delete(e.table.byAddr, a)
+			u.vacated[a] = vacancy{s, w.successor(s.wanted, i)}
+		}
+		if s.addr != w.addr && slices.Contains(next, s.addr) {
+			u.renamed = append(u.renamed, s.addr)
 		}
 	}
+}
+
+// successor is the address of a port, counted from 0, that an older version of the service has; the zero value if it is
+// not there any more. The only port of a service is the successor of its only one.
+func (w *wanted) successor(old *wanted, port int) netip.AddrPort {
+	name := old.ports[port].Name
+	i := slices.IndexFunc(w.ports, func(p v1alpha1.Port) bool { return p.Name == name })
+	if len(w.ports) == 1 && len(old.ports) == 1 {
+		i = 0
+	}
+	if i < 0 {
+		return netip.AddrPort{}
+	}
+	return w.at(w.ports[i])
 }
 
 func (u *updater) add(w *wanted) {
@@ -254,7 +296,10 @@ func (u *updater) add(w *wanted) {
 	s, taken := e.add(w)
 	u.begun = append(u.begun, s)
 	u.upserts = append(u.upserts, w.entry())
-	if taken || u.vacated[w.addr] != nil {
+	for _, a := range w.addrs() {
+		taken = taken || u.vacated[a].service != nil
+	}
+	if taken {
 		u.after = append(u.after, func() { e.step(s, lifecycle.Rejoined{}) })
 	}
 }
@@ -280,9 +325,11 @@ func (u *updater) change(w *wanted) {
 	e.planner.keepHistory(s)
 	e.planner.plan(s, s.foresight.saved, time.Now())
 	e.prefetch.Touch()
-	if old.addr != w.addr {
-		e.evict(w.addr)
-		e.table.byAddr[w.addr] = s
+	for _, a := range w.addrs() {
+		if e.table.byAddr[a] != s {
+			e.evict(a)
+			e.table.byAddr[a] = s
+		}
 	}
 	u.after = append(u.after, func() {
 		e.step(s, lifecycle.SpecChanged{
@@ -326,15 +373,18 @@ func (u *updater) updateTable(first bool) {
 		u.engine.daemons.setServices(u.upserts)
 		return
 	}
-	var removals []netip.AddrPort
-	for a, s := range u.vacated {
-		if u.engine.table.byAddr[a] != nil {
+	removals := u.renamed
+	for a, v := range u.vacated {
+		s := v.service
+		if u.engine.table.byAddr[a] != nil || !v.to.IsValid() {
 			reason := "the service has another address now: " + s.addr.String()
 			u.engine.daemons.broadcast(&wire.Refuse{Service: a, Reason: reason})
-			continue
+		} else {
+			u.engine.daemons.broadcast(&wire.Moved{From: a, To: v.to, DrainMillis: s.drainMillis()})
 		}
-		u.engine.daemons.broadcast(&wire.Moved{From: a, To: s.addr, DrainMillis: s.drainMillis()})
-		removals = append(removals, a)
+		if u.engine.table.byAddr[a] == nil {
+			removals = append(removals, a)
+		}
 	}
 	u.engine.daemons.updateServices(u.upserts, removals)
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,9 @@ type Service struct {
 	// Policy are the sources that NetworkPolicies let connect; nil if none restricts the service. A source must also be
 	// in spec.allowFrom.
 	Policy *sources.Set
+	// PortPolicies are the same for the further ports of the service, in their order, if Policy is set. Policy is about
+	// the first one.
+	PortPolicies []sources.Set
 }
 
 // wanted is a Service with values derived from it. It is immutable: an update makes a new one.
@@ -48,10 +52,12 @@ type wanted struct {
 	key      v1alpha1.Key
 	spec     *v1alpha1.WangellService // with defaults
 	hash     string                   // of the spec: pods with another one are replaced
-	addr     netip.AddrPort
+	addr     netip.AddrPort           // with the first port
+	ports    []v1alpha1.Port
 	announce bool
-	// permitted is Service.Policy.
-	permitted *sources.Set
+	// permitted is Service.Policy, and permittedMore is Service.PortPolicies.
+	permitted     *sources.Set
+	permittedMore []sources.Set
 	// through are the sources that all revisions of spec.traffic let connect; nil if none of them restricts its clients.
 	through *sources.Set
 	digests []v1alpha1.ImageDigest // Service.Digests
@@ -65,7 +71,7 @@ type wanted struct {
 // with returns the wanted with another value of through.
 func (w *wanted) with(through *sources.Set) *wanted {
 	n := newWanted(Service{Spec: w.spec, Addr: w.addr.Addr(), Announce: w.announce, Policy: w.permitted,
-		Digests: w.digests, History: w.history})
+		PortPolicies: w.permittedMore, Digests: w.digests, History: w.history})
 	n.through, n.hash = through, w.hash
 	n.prepared.Store(w.prepared.Load())
 	return n
@@ -77,14 +83,16 @@ func newWanted(s Service) *wanted {
 	v1alpha1.Default(spec)
 	return &wanted{
 		key: v1alpha1.KeyOf(spec), spec: spec,
-		addr: netip.AddrPortFrom(s.Addr, uint16(spec.Spec.Port)), announce: s.Announce,
-		permitted: s.Policy, digests: s.Digests, history: s.History,
+		addr: netip.AddrPortFrom(s.Addr, uint16(spec.Spec.FirstPort().Number)), announce: s.Announce,
+		ports: spec.Spec.PortList(), permitted: s.Policy, permittedMore: s.PortPolicies,
+		digests: s.Digests, history: s.History,
 	}
 }
 
 // equal reports whether two versions of a service are the same.
 func (w *wanted) equal(o *wanted) bool {
-	return sameSet(w.permitted, o.permitted) && sameSet(w.through, o.through) &&
+	return sameSet(w.permitted, o.permitted) &&
+		slices.EqualFunc(w.permittedMore, o.permittedMore, sources.Set.Equal) && sameSet(w.through, o.through) &&
 		w.addr == o.addr && w.announce == o.announce &&
 		equality.Semantic.DeepEqual(w.spec.Spec, o.spec.Spec)
 }
@@ -128,13 +136,17 @@ func (w *wanted) silence() time.Duration {
 	return cmp.Or(w.freezeAfter(), time.Duration(w.idleSeconds())*time.Second)
 }
 
-// allowed returns the sources that may connect; restricted is false if all may.
-func (w *wanted) allowed() (allowed sources.Set, restricted bool) {
+// allowed returns the sources that may connect to a port of the service, counted from 0; restricted is false if all may.
+func (w *wanted) allowed(port int) (allowed sources.Set, restricted bool) {
 	allowed = sources.All()
 	if networks, listed := w.spec.Spec.AllowedNetworks(); listed {
 		allowed, restricted = sources.Of(networks...), true
 	}
-	for _, set := range []*sources.Set{w.permitted, w.through} {
+	permitted := w.permitted
+	if port > 0 && port <= len(w.permittedMore) {
+		permitted = &w.permittedMore[port-1]
+	}
+	for _, set := range []*sources.Set{permitted, w.through} {
 		if set != nil {
 			allowed, restricted = allowed.Intersect(*set), true
 		}
@@ -146,7 +158,7 @@ func (w *wanted) allowed() (allowed sources.Set, restricted bool) {
 func (w *wanted) lifecycle(rolls bool) lifecycle.Spec {
 	s := &w.spec.Spec
 	spec := lifecycle.Spec{
-		Name: string(w.key), Port: uint16(s.TargetPort),
+		Name: string(w.key), Port: uint16(w.ports[0].Target), More: w.furtherPorts(),
 		WakeTimeout: time.Duration(s.WakeTimeout) * time.Second, Grace: w.grace(),
 		IdleTimeout: time.Duration(w.idleSeconds()) * time.Second, FreezeAfter: w.freezeAfter(),
 		FreezeWhenBusy: s.Sleep != nil && s.Sleep.FreezeWhenBusy,
@@ -244,11 +256,17 @@ func (w *wanted) entry() wire.Service {
 	if metered(s) {
 		e.Flags |= wire.FlagUsage
 	}
-	if allowed, restricted := w.allowed(); restricted {
+	var restricted bool
+	if e.Sources, restricted = w.sources(0); restricted {
 		e.Flags |= wire.FlagSources
-		allowed, _ = allowed.Within(wire.MaxSourceRules)
-		e.Sources = wire.NewSources(allowed.Rules())
 	}
+	var further []wire.Port
+	for i, p := range w.ports[1:] {
+		port := wire.Port{Number: uint16(p.Number), Name: p.Name}
+		port.Sources, port.Restricted = w.sources(i + 1)
+		further = append(further, port)
+	}
+	e.Ports = wire.NewPorts(further)
 	if s.Retries != nil {
 		e.Retries = uint8(*s.Retries)
 	}
@@ -259,6 +277,42 @@ func (w *wanted) entry() wire.Service {
 	}
 	return e
 }
+
+// sources returns the rules for clients of a port of the service, counted from 0; restricted is false if it has none.
+func (w *wanted) sources(port int) (rules wire.Sources, restricted bool) {
+	allowed, restricted := w.allowed(port)
+	if !restricted {
+		return rules, false
+	}
+	allowed, _ = allowed.Within(wire.MaxSourceRules)
+	return wire.NewSources(allowed.Rules()), true
+}
+
+// furtherPorts are the ports of the service beyond the first one, for its state machine.
+func (w *wanted) furtherPorts() []lifecycle.Port {
+	var more []lifecycle.Port
+	for _, p := range w.ports[1:] {
+		more = append(more, lifecycle.Port{Name: p.Name, Target: uint16(p.Target)})
+	}
+	return more
+}
+
+// at is the service address with a port of the service.
+func (w *wanted) at(p v1alpha1.Port) netip.AddrPort {
+	return netip.AddrPortFrom(w.addr.Addr(), uint16(p.Number))
+}
+
+// addrs are the service address with each port of the service.
+func (w *wanted) addrs() []netip.AddrPort {
+	all := make([]netip.AddrPort, len(w.ports))
+	for i, p := range w.ports {
+		all[i] = w.at(p)
+	}
+	return all
+}
+
+// portAt is the number, counted from 0, of the service's port at an address; 0 if it has none there.
+func (w *wanted) portAt(a netip.AddrPort) int { return max(0, slices.Index(w.addrs(), a)) }
 
 // allowed returns rules that allow networks.
 func allowed(networks []netip.Prefix) []sources.Rule {

@@ -39,8 +39,9 @@ type Pod struct {
 	SpecHash string
 	// Addr is the pod's address.
 	Addr netip.Addr
-	// Port is the port on which the pod listens; 0 means the target port of the service's current spec.
-	Port uint16
+	// Ports are the ports on which the pod listens, in the order of the ports of its service; 0 means the target port of
+	// the service's current spec.
+	Ports [v1alpha1.MaxPorts]uint16
 	// Netns is the path of the pod's network namespace, valid on the pod's node.
 	Netns string
 	// HostDevice is the interface index of the host's end of the pod's veth; 0 if known only on the pod's node.

@@ -29,8 +29,9 @@ func samples() map[string]Message {
 			PodID: uint64(i), State: PodServing, Addr: service6, NodeAddr: service6.Addr(),
 			Node: strings.Repeat("n", maxNode), Netns: strings.Repeat("p", maxNetns),
 			Probe:   strings.Repeat(string(rune('a'+i%MaxProbes)), MaxProbe),
-			Runtime: strings.Repeat("r", 100),
+			Runtime: strings.Repeat("r", 100), Open: 1<<(1+MaxFurtherPorts) - 1,
 		})
+		full.Targets = append(full.Targets, make([]uint16, MaxFurtherPorts))
 	}
 	nodes := &Nodes{Generation: 1 << 60, Pieces: 1}
 	for range maxNodes {
@@ -71,6 +72,14 @@ func samples() map[string]Message {
 					}),
 				},
 				{Addr: netip.MustParseAddrPort("10.46.100.9:80"), Name: "default/closed", Flags: FlagSources},
+				{
+					Addr: netip.MustParseAddrPort("10.46.100.12:80"), Name: "default/web", IdleSeconds: 60, FreezeSeconds: 5,
+					Ports: NewPorts([]Port{{Number: 443, Name: "https"}, {
+						Number: 9113, Name: "metrics", Restricted: true, Sources: NewSources([]sources.Rule{
+							{Prefix: netip.MustParsePrefix("10.2.0.0/16"), Allow: true},
+						}),
+					}}),
+				},
 				{
 					Addr: netip.MustParseAddrPort("10.46.100.10:80"), Name: "default/shop", Flags: FlagRequests,
 					Requests: Requests{Protocol: ProtocolHTTP2, ClientIdleSeconds: 3600, MaxPerPod: 100, WarmupSeconds: 30,
@@ -176,6 +185,13 @@ func samples() map[string]Message {
 			{PodID: 3, State: PodStarting, Probe: "second"},
 			{PodID: 4, State: PodStarting, Probe: "first", Runtime: "web-4"},
 		}},
+		"backends with ports": &Backends{Service: service4, Generation: 12, Pods: []Backend{
+			{PodID: 1, State: PodServing, Addr: netip.MustParseAddrPort("10.46.128.2:8080"), Open: 0b101},
+			{PodID: 2, State: PodStarting},
+		}, Targets: [][]uint16{{8443, 9113}, {8443, 9114}}},
+		"backends with ports and probes": &Backends{Service: service4, Generation: 13, Sharing: 2, Pods: []Backend{
+			{PodID: 1, State: PodStarting, Netns: "/run/netns/a", Probe: "first", Runtime: "web-1"},
+		}, Targets: [][]uint16{{8443}}},
 		"pod log":      &PodLog{UID: "5a1f", Container: "main", Text: "panic: no configuration\n"},
 		"pod log full": &PodLog{UID: strings.Repeat("u", maxUID), Text: strings.Repeat("x", MaxPodLog)},
 		"unreadable":   &Unreadable{UID: "5a1f", Cause: "/a of image r.example/a:1 cannot be had from registry r.example"},
@@ -271,7 +287,7 @@ func TestDecodingAnEncodedMessageReturnsIt(t *testing.T) {
 			t.Errorf("%s: %v: got %+v, want %+v", name, err, got, m)
 		}
 		for n := 0; n < len(b); n += 1 + len(b)/4096 {
-			if s, ok := m.(*Backends); ok && n == requiredPart(t, s) {
+			if s, ok := m.(*Backends); ok && slices.Contains(requiredParts(t, s), n) {
 				continue // what follows is optional
 			}
 			if u, ok := m.(*Unready); ok && u.Failed && n == len(b)-1 {
@@ -287,19 +303,28 @@ func TestDecodingAnEncodedMessageReturnsIt(t *testing.T) {
 	}
 }
 
-// requiredPart returns how many bytes of a message are not optional.
-func requiredPart(t *testing.T, m *Backends) int {
+// requiredParts returns the lengths to which a message may be cut: without all that is optional, and without its
+// Targets.
+func requiredParts(t *testing.T, m *Backends) (lengths []int) {
 	t.Helper()
-	short := *m
-	short.Sharing, short.Pods = 0, slices.Clone(m.Pods)
-	for i := range short.Pods {
-		short.Pods[i].Probe, short.Pods[i].Runtime = "", ""
+	for _, probes := range []bool{false, true} {
+		short := *m
+		short.Pods, short.Targets = slices.Clone(m.Pods), nil
+		for i := range short.Pods {
+			if short.Pods[i].Open = 0; !probes {
+				short.Sharing, short.Pods[i].Probe, short.Pods[i].Runtime = 0, "", ""
+			}
+		}
+		b, err := encode(&short)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lengths = append(lengths, len(b))
+		if short.Sharing = m.Sharing; !probes && m.Sharing > 0 {
+			lengths = append(lengths, len(b)+1)
+		}
 	}
-	b, err := encode(&short)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(b)
+	return lengths
 }
 
 func TestLargestMessagesFitTheirLimits(t *testing.T) {
@@ -388,6 +413,24 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Sync{Version: 1}, "piece 0 of 0"},
 		{&Sync{Version: 1, Pieces: 1, Removals: []netip.AddrPort{service4}}, "removal from the empty table"},
 		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Name: long(maxName + 1)}}}, "318 bytes"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Ports: NewPorts(make([]Port, 1))}}}, "no port"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
+			{Addr: service4, Ports: NewPorts([]Port{{Number: 80, Name: "web"}})},
+		}}, "port 80 is no port, or there twice"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
+			{Addr: service4, Ports: NewPorts([]Port{{Number: 81, Name: "web"}, {Number: 82, Name: "web"}})},
+		}}, `its name "web" is empty, or there twice`},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
+			{Addr: service4, Ports: NewPorts([]Port{{Number: 81, Name: "web", Protocol: 1}})},
+		}}, "unknown protocol 1"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
+			{Addr: service4, Ports: NewPorts(make([]Port, MaxFurtherPorts+1))},
+		}}, "16 further ports, at most 15"},
+		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting}}, Targets: [][]uint16{{1}, {2}}},
+			"targets of 2 pods, of 1"},
+		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Open: 4}}, Targets: [][]uint16{{1}}},
+			"listens for ports 100, and the service has 1 more"},
+		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Open: 1}}}, "has 0 more"},
 		{&Sync{Base: 1, Version: 2, Pieces: 1, Removals: make([]netip.AddrPort, 1)}, "removed service: no address"},
 		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
 			{Addr: service4, Sources: manyRules(1)},
@@ -483,7 +526,8 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		// A value that does not fit its length field cannot be encoded, and the encoding of an address has no zone.
 		// Rules and Requests are encoded only with their flag.
 		lossy := strings.Contains(c.want, "IPv4") || strings.Contains(c.want, "zone") ||
-			strings.Contains(c.want, "without their flag")
+			strings.Contains(c.want, "without their flag") || strings.Contains(c.want, "targets of 2 pods") ||
+			strings.Contains(c.want, "has 0 more")
 		if b := c.m.(body).append([]byte{byte(c.m.Type())}); len(b) < 1000 {
 			if got, err := decode(b); err == nil && !reflect.DeepEqual(got, c.m) && !lossy {
 				t.Errorf("%+v decodes to %+v", c.m, got)

@@ -47,6 +47,9 @@ type Backend struct {
 	Probe string
 	// Runtime is the container runtime's ID of a pod with a Probe, at most 253 bytes.
 	Runtime string
+	// Open are the ports of a service with several for which the pod listens: bit i is the i-th, of which the first has
+	// number 0. A pod that serves gets new flows at these ports only.
+	Open uint16
 }
 
 func (p *Backend) check() error {
@@ -96,6 +99,9 @@ type Backends struct {
 	// first pod gets all of them.
 	Sharing uint8
 	Pods    []Backend // at most 64 per message
+	// Targets are the ports on which the pods listen for the further ports of the service, in the order of the table, at
+	// most MaxFurtherPorts for each pod and as many for all; empty if the service has one port.
+	Targets [][]uint16
 }
 
 // Type returns TypeBackends.
@@ -119,7 +125,34 @@ func (m *Backends) check() error {
 	if n := len(m.probes()); n > MaxProbes {
 		return fmt.Errorf("%d different probes, at most %d per message", n, MaxProbes)
 	}
+	return m.checkTargets()
+}
+
+// checkTargets checks Targets, and Open of the pods.
+func (m *Backends) checkTargets() error {
+	if len(m.Targets) != 0 && len(m.Targets) != len(m.Pods) {
+		return fmt.Errorf("targets of %d pods, of %d", len(m.Targets), len(m.Pods))
+	}
+	ports := m.furtherPorts()
+	for i := range m.Pods {
+		p := &m.Pods[i]
+		if len(m.Targets) > 0 && (len(m.Targets[i]) != ports || ports == 0 || ports > MaxFurtherPorts) {
+			return fmt.Errorf("pod %d: %d targets, want 1 to %d and as many for each pod", p.PodID, len(m.Targets[i]),
+				MaxFurtherPorts)
+		}
+		if int(p.Open) >= 2<<ports || ports == 0 && p.Open != 0 {
+			return fmt.Errorf("pod %d: it listens for ports %b, and the service has %d more", p.PodID, p.Open, ports)
+		}
+	}
 	return nil
+}
+
+// furtherPorts is the number of Targets of each pod.
+func (m *Backends) furtherPorts() int {
+	if len(m.Targets) == 0 {
+		return 0
+	}
+	return len(m.Targets[0])
 }
 
 func (m *Backends) append(b []byte) []byte {
@@ -131,8 +164,8 @@ func (m *Backends) append(b []byte) []byte {
 		b = appendIP(appendAddr(b, p.Addr), p.NodeAddr)
 		b = appendText(appendText(b, p.Node), p.Netns)
 	}
-	if probes := m.probes(); len(probes) > 0 {
-		return m.appendProbes(append(b, m.Sharing), probes)
+	if probes := m.probes(); len(probes) > 0 || len(m.Targets) > 0 {
+		return m.appendTargets(m.appendProbes(append(b, m.Sharing), probes))
 	}
 	if m.Sharing > 0 { // left out if zero, so that daemons from before the field was added read the message
 		b = append(b, m.Sharing)
@@ -155,6 +188,9 @@ func (m *Backends) decode(d *decoder) {
 		switch {
 		case d.left() > 0:
 			m.decodeProbes(d)
+			if d.left() > 0 {
+				m.decodeTargets(d)
+			}
 		case m.Sharing == 0:
 			d.fail("trailing zero: the number of sharing pods is left out if it is 0")
 		}
@@ -174,7 +210,9 @@ func (m *Backends) probes() []string {
 
 // appendProbes appends the probes, then for each pod the number of its probe, counted from 1, and the runtime's ID.
 func (m *Backends) appendProbes(b []byte, probes []string) []byte {
-	b = append(b, byte(len(probes)))
+	if b = append(b, byte(len(probes))); len(probes) == 0 {
+		return b
+	}
 	for _, p := range probes {
 		b = append(binary.BigEndian.AppendUint16(b, uint16(len(p))), p...)
 	}
@@ -190,9 +228,12 @@ func (m *Backends) appendProbes(b []byte, probes []string) []byte {
 
 // decodeProbes reads what appendProbes appends.
 func (m *Backends) decodeProbes(d *decoder) {
-	n := int(d.u8()) // different probes of these pods, 1 to MaxProbes
-	if n == 0 || n > MaxProbes {
+	n := int(d.u8()) // different probes of these pods, 1 to MaxProbes, or 0 if Targets follow
+	if n > MaxProbes || n == 0 && d.left() == 0 {
 		d.fail("trailing bytes: %d probes, want 1 to %d", n, MaxProbes)
+		return
+	}
+	if n == 0 {
 		return
 	}
 	probes := make([]string, n)
@@ -217,5 +258,36 @@ func (m *Backends) decodeProbes(d *decoder) {
 	}
 	if used < n {
 		d.fail("probe %d belongs to no pod", used+1)
+	}
+}
+
+// appendTargets appends the number of further ports and, for each pod, Open and its Targets.
+func (m *Backends) appendTargets(b []byte) []byte {
+	if len(m.Targets) == 0 {
+		return b
+	}
+	b = append(b, byte(m.furtherPorts()))
+	for i := range m.Pods {
+		b = binary.BigEndian.AppendUint16(b, m.Pods[i].Open)
+		for _, t := range m.Targets[i] {
+			b = binary.BigEndian.AppendUint16(b, t)
+		}
+	}
+	return b
+}
+
+// decodeTargets reads what appendTargets appends.
+func (m *Backends) decodeTargets(d *decoder) {
+	ports := int(d.u8()) // of the service beyond the first one, 1 to MaxFurtherPorts
+	if ports == 0 || ports > MaxFurtherPorts || len(m.Pods) == 0 {
+		d.fail("trailing bytes: %d further ports, want 1 to %d", ports, MaxFurtherPorts)
+		return
+	}
+	m.Targets = make([][]uint16, len(m.Pods))
+	for i := range m.Targets {
+		m.Pods[i].Open, m.Targets[i] = d.u16(), make([]uint16, ports)
+		for j := range ports {
+			m.Targets[i][j] = d.u16() // where the pod listens for a further port
+		}
 	}
 }

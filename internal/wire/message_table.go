@@ -13,6 +13,7 @@ const (
 
 	serviceFixed = addrSize + 4 + 2 + 2 + 1 + 1 + 2 // bytes of an entry without its name
 	idleFreezes  = 1 << 31                          // bit of the idle timeout: the entry has FreezeSeconds
+	idlePorts    = 1 << 30                          // bit of the idle timeout: the entry has Ports
 	showsClients = 0x40                             // bit of the protocol of Requests: Transparent
 	leaves       = 0x20                             // bit of the protocol of Requests: Leaving
 	// trustsProxies is the bit of the protocol of Requests for TrustedProxies, which follow.
@@ -65,6 +66,9 @@ type Service struct {
 	Sources Sources
 	// Requests describes how requests are balanced; zero without FlagRequests.
 	Requests Requests
+	// Ports are the further ports of the service, at most MaxFurtherPorts, at the same address. The service address
+	// names all of them in messages about the service; that of one of its ports names this one.
+	Ports Ports
 }
 
 func (s *Service) check() error {
@@ -83,8 +87,11 @@ func (s *Service) check() error {
 	if s.Flags&FlagRequests == 0 && s.Requests != (Requests{}) {
 		return fmt.Errorf("service %s: rules for requests without their flag", s.Addr)
 	}
-	if s.IdleSeconds >= idleFreezes {
-		return fmt.Errorf("service %s: an idle timeout of %d s, less than %d can be", s.Addr, s.IdleSeconds, idleFreezes)
+	if s.IdleSeconds >= idlePorts {
+		return fmt.Errorf("service %s: an idle timeout of %d s, less than %d can be", s.Addr, s.IdleSeconds, idlePorts)
+	}
+	if err := s.Ports.check(s.Addr.Port()); err != nil {
+		return fmt.Errorf("service %s: %w", s.Addr, err)
 	}
 	if s.Requests.Protocol > ProtocolTCP {
 		return fmt.Errorf("service %s: unknown protocol %d", s.Addr, s.Requests.Protocol)
@@ -108,6 +115,9 @@ func (s *Service) append(b []byte) []byte {
 	if s.FreezeSeconds > 0 {
 		idle |= idleFreezes
 	}
+	if !s.Ports.Empty() {
+		idle |= idlePorts
+	}
 	b = binary.BigEndian.AppendUint32(b, idle)
 	b = binary.BigEndian.AppendUint16(b, s.MaxParked)
 	b = binary.BigEndian.AppendUint16(b, s.MaxParkedPerSource)
@@ -122,13 +132,16 @@ func (s *Service) append(b []byte) []byte {
 	if s.FreezeSeconds > 0 {
 		b = binary.BigEndian.AppendUint32(b, s.FreezeSeconds)
 	}
+	if !s.Ports.Empty() {
+		b = s.Ports.append(b)
+	}
 	return b
 }
 
 func (s *Service) decode(d *decoder) {
 	s.Addr = d.addr()
-	idle := d.u32() // bit idleFreezes: FreezeSeconds follows
-	s.IdleSeconds = idle &^ idleFreezes
+	idle := d.u32() // bit idleFreezes: FreezeSeconds follows; bit idlePorts: Ports follow
+	s.IdleSeconds = idle &^ (idleFreezes | idlePorts)
 	s.MaxParked = d.u16()
 	s.MaxParkedPerSource = d.u16()
 	s.Flags, s.Retries = d.u8(), d.u8()
@@ -144,6 +157,9 @@ func (s *Service) decode(d *decoder) {
 			d.fail("pods are frozen after 0 s: the field is left out for that")
 		}
 	}
+	if idle&idlePorts != 0 {
+		s.Ports.decode(d)
+	}
 }
 
 // size returns the length of the entry's encoding.
@@ -157,6 +173,9 @@ func (s *Service) size() int {
 	}
 	if s.FreezeSeconds > 0 {
 		n += 4
+	}
+	if !s.Ports.Empty() {
+		n += len(s.Ports.encoded)
 	}
 	return n
 }

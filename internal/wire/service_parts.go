@@ -93,6 +93,133 @@ func (s *Sources) decode(d *decoder) {
 }
 
 const (
+	// MaxFurtherPorts is the most ports that a service can have beyond its first one.
+	MaxFurtherPorts = 15
+
+	maxPortName = 15        // bytes, as of a service name in RFC 6335
+	portFixed   = 1 + 2 + 1 // bytes of a port without its name
+)
+
+// IPProtocol is the transport protocol of a port.
+type IPProtocol uint8
+
+// The values of Port.Protocol.
+const (
+	IPProtocolTCP IPProtocol = 0 // the only one that services can have
+)
+
+// Port is a port of a service beyond its first one. It has the address of the service.
+type Port struct {
+	// Protocol is IPProtocolTCP.
+	Protocol IPProtocol
+	// Number is the port of the service address.
+	Number uint16
+	// Name is unique among the ports of the service, at most 15 bytes.
+	Name string
+	// Restricted drops SYNs of sources that Sources do not allow. Those of the service are about its first port only.
+	Restricted bool
+	// Sources are the rules for clients of the port, at most MaxSourceRules; empty unless it is Restricted.
+	Sources Sources
+}
+
+// portSources is the bit of the protocol of a Port that is Restricted: Sources follow.
+const portSources = 0x80
+
+// Ports are the further ports of a service, in their encoding, so that services can be compared. A service with one
+// port has the zero value.
+type Ports struct{ encoded string }
+
+// NewPorts returns further ports, at most MaxFurtherPorts.
+func NewPorts(list []Port) Ports {
+	if len(list) == 0 {
+		return Ports{}
+	}
+	b := []byte{byte(len(list))}
+	for _, p := range list {
+		protocol := byte(p.Protocol)
+		if p.Restricted {
+			protocol |= portSources
+		}
+		b = appendText(binary.BigEndian.AppendUint16(append(b, protocol), p.Number), p.Name)
+		if p.Restricted {
+			b = p.Sources.append(b)
+		}
+	}
+	return Ports{string(b)}
+}
+
+// Empty reports whether there are none.
+func (p Ports) Empty() bool { return p.encoded == "" }
+
+// List returns the ports.
+func (p Ports) List() []Port {
+	if p.Empty() {
+		return nil
+	}
+	return readPorts(&decoder{b: []byte(p.encoded)})
+}
+
+// MarshalText writes the ports for people.
+func (p Ports) MarshalText() (text []byte, err error) {
+	for i, port := range p.List() {
+		if i > 0 {
+			text = append(text, ' ')
+		}
+		text = fmt.Appendf(text, "%s:%d", port.Name, port.Number)
+	}
+	return text, nil
+}
+
+func (p Ports) check(first uint16) error {
+	list := p.List()
+	if len(list) > MaxFurtherPorts {
+		return fmt.Errorf("%d further ports, at most %d", len(list), MaxFurtherPorts)
+	}
+	numbers, names := map[uint16]bool{first: true}, map[string]bool{}
+	for _, port := range list {
+		switch {
+		case port.Protocol != IPProtocolTCP:
+			return fmt.Errorf("port %d: unknown protocol %d", port.Number, port.Protocol)
+		case port.Number == 0 || numbers[port.Number]:
+			return fmt.Errorf("port %d is no port, or there twice", port.Number)
+		case port.Name == "" || names[port.Name]:
+			return fmt.Errorf("port %d: its name %q is empty, or there twice", port.Number, port.Name)
+		}
+		if err := checkString("name of a port", port.Name, maxPortName); err != nil {
+			return err
+		}
+		if err := port.Sources.check(); err != nil {
+			return fmt.Errorf("port %d: %w", port.Number, err)
+		}
+		numbers[port.Number], names[port.Name] = true, true
+	}
+	return nil
+}
+
+func (p Ports) append(b []byte) []byte { return append(b, p.encoded...) }
+
+func (p *Ports) decode(d *decoder) {
+	ports := readPorts(d)
+	if d.err == nil && len(ports) == 0 {
+		d.fail("no further ports: the field is left out for that")
+	}
+	*p = NewPorts(ports)
+}
+
+// readPorts reads the number of ports, then the ports.
+func readPorts(d *decoder) (ports []Port) {
+	for range d.count(int(d.u8()), portFixed) {
+		protocol := d.u8() // bit portSources: Sources follow
+		p := Port{Protocol: IPProtocol(protocol &^ portSources), Number: d.u16(), Name: d.text()}
+		if p.Restricted = protocol&portSources != 0; p.Restricted {
+			p.Sources.decode(d)
+		}
+		ports = append(ports, p)
+	}
+	return ports
+}
+
+const (
 	// MaxRevisions is the most revisions that a service's traffic can have.
 	MaxRevisions = 8
 

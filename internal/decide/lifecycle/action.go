@@ -31,10 +31,16 @@ type PublishBackends struct {
 type Backend struct {
 	Ref   Ref
 	State PodState
+	// Open are the ports of the service for which the pod listens, if the service has several; otherwise none.
+	Open PortSet
 }
 
 // RefuseParked answers the parked clients with an RST. Reason is for users.
-type RefuseParked struct{ Reason string }
+type RefuseParked struct {
+	Reason string
+	// Ports are those whose clients are refused; empty for all ports.
+	Ports PortSet
+}
 
 // StopPod stops a pod, with SIGTERM and after Grace SIGKILL, and removes what remains of it. A start in progress is
 // cancelled. It is answered by exactly one StopDone, whatever the start's outcome.

@@ -24,6 +24,9 @@ func (m *Machine) nextDeadline(now monotime.Time) monotime.Time {
 		return first
 	}
 	at(m.surplusAt)
+	if m.state == Warm {
+		at(m.nextPort())
+	}
 	if m.state == Warm && m.allFrozen() {
 		at(m.freeze.stopAt)
 	}

@@ -74,6 +74,7 @@ type WakeAsked struct {
 	SYNSeen monotime.Time // when the gate parked the first SYN
 	Noticed monotime.Time // when the daemon's user space read the gate's event
 	Parked  uint32        // SYNs parked so far
+	Port    int           // at which port of the service they are, counted from 0
 }
 
 // PhaseEnded reports that the runtime has finished a step of starting a pod: PhaseImage, PhaseSandbox, PhaseCreated
@@ -109,8 +110,9 @@ type StartFailed struct {
 // Listening reports that the pod's socket listens, as seen by the kernel of its home node, and that its readinessProbe
 // has succeeded if readiness depends on it.
 type Listening struct {
-	Ref Ref
-	At  monotime.Time
+	Ref  Ref
+	At   monotime.Time
+	Port int // the port of the service that the socket is for, counted from 0
 }
 
 // Unready reports that the pod's socket listens, but that the pod is not ready: its readinessProbe has not succeeded
@@ -130,9 +132,12 @@ type Sockets struct {
 	At []netip.AddrPort
 }
 
-// Deaf reports that a pod that served does not listen any more. Its open connections continue, unless its process has
-// ended: then Exited follows. Listening follows if it listens again.
-type Deaf struct{ Ref Ref }
+// Deaf reports that a pod that served does not listen on a port any more. Its open connections continue, unless its
+// process has ended: then Exited follows. Listening follows if it listens again.
+type Deaf struct {
+	Ref  Ref
+	Port int // the port of the service, counted from 0
+}
 
 // Trace carries times of a wake that the gate has measured. Zero means not measured yet.
 type Trace struct {

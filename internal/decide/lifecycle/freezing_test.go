@@ -115,7 +115,7 @@ func TestServiceFreezesBeforeItIsStopped(t *testing.T) {
 				"info: removed"}}},
 		"an earlier controller froze it": {freezeSpec(), nil, []did{
 			{0, Adopted{Ref: 1}, Warm, "publish 1 1:starting | info: warm: its pod was found running"},
-			{0, Listening{1, at(0)}, Warm, "publish 2 1:serving"},
+			{0, Listening{Ref: 1, At: at(0)}, Warm, "publish 2 1:serving"},
 			{0, FrozenSeen{Ref: 1, Frozen: true, At: at(-5), LastPacket: at(-10)}, Frozen,
 				"timer 50s | info: frozen: not used for 10s"}}},
 		"an earlier controller froze what stays warm now": {unfrozen, toWarm, []did{
@@ -135,8 +135,8 @@ func TestPacketThawsItsOwnPodAndUseThawsTheOthers(t *testing.T) {
 		{0, Scale{N: 2}, Waking, "start 1 | start 2 | timer 1m0s | info: starts 2 pods: scaled to 2"},
 		{0, NetworkReady{1}, Waking, "publish 1 1:starting"},
 		{0, NetworkReady{2}, Waking, "publish 2 1:starting 2:starting"},
-		{0, Listening{1, at(0)}, Warm, "publish 3 1:serving 2:starting | info: warm"},
-		{0, Listening{2, at(0)}, Warm, "publish 4 1:serving 2:serving | timer never | info: 2 pods serve"},
+		{0, Listening{Ref: 1, At: at(0)}, Warm, "publish 3 1:serving 2:starting | info: warm"},
+		{0, Listening{Ref: 2, At: at(0)}, Warm, "publish 4 1:serving 2:serving | timer never | info: 2 pods serve"},
 		{7, idle, Warm, "freeze 1 1 since 1s 2 since 2s"},
 		{7, FrozenSeen{Ref: 1, Seq: 1, Frozen: true, At: at(7)}, Warm, ""},
 		{7, FrozenSeen{Ref: 2, Seq: 1, Frozen: true, At: at(7)}, Frozen, "timer 1m2s | info: frozen: not used for 5s"},

@@ -13,7 +13,10 @@ func (t *transition) listening(e Listening) {
 	p := t.pod(e.Ref)
 	if p != nil {
 		p.unset(podDeaf)
-		p.sockets = sockets{}
+		t.opened(p, e.Port)
+		if len(t.spec.More) == 0 {
+			p.sockets = sockets{}
+		}
 	}
 	if p != nil && p.is(podProbed) {
 		p.unset(podProbed)
@@ -31,7 +34,7 @@ func (t *transition) listening(e Listening) {
 			p.progress, p.deadline, t.next.wake = podConfirmed, 0, nil
 			t.clearDeadlines()
 		}
-	default:
+	case !t.waitsForPort(p):
 		t.serve(p, e.At)
 	}
 }
@@ -61,9 +64,17 @@ func (t *transition) unready(e Unready) {
 
 // deaf handles a pod that served and no longer listens. Clients wait until it listens again or its process has
 // ended.
-func (t *transition) deaf(r Ref) {
-	p := t.pod(r)
-	if p == nil || p.life != lifeServing || p.progress != podConfirmed {
+func (t *transition) deaf(e Deaf) {
+	p := t.pod(e.Ref)
+	if p == nil {
+		return
+	}
+	p.open &^= Only(e.Port)
+	if p.life != lifeServing || p.progress != podConfirmed {
+		return
+	}
+	if p.open != 0 {
+		t.note("a pod gets no new connections for %s: it no longer listens there", t.spec.named(e.Port))
 		return
 	}
 	p.set(podDeaf)
@@ -74,8 +85,9 @@ func (t *transition) deaf(r Ref) {
 // serve makes a starting pod that listens a serving one.
 func (t *transition) serve(p *pod, at monotime.Time) {
 	replaces := p.life == lifeReplacing
-	p.life, p.progress, p.deadline = lifeServing, podConfirmed, 0
+	p.life, p.progress, p.deadline, p.served = lifeServing, podConfirmed, 0, t.now
 	t.next.wake = nil
+	t.awaitPorts(t.start.deadline)
 	switch {
 	case replaces:
 		t.switchOver()

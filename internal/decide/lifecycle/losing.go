@@ -153,6 +153,8 @@ func (t *transition) overdue(p *pod) {
 	case p.life == lifeReplacing:
 		t.updateFailed(t.updateTimeoutReason(p))
 		t.stop(p, p.grace)
+	case p.life == lifeStarting && p.open != 0:
+		t.serve(p, t.now) // the clients of other ports are refused
 	case t.state == Waking && t.now < t.start.deadline && others((*pod).starts):
 		t.stop(p, p.grace)
 		t.forget(p)

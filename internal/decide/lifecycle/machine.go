@@ -30,6 +30,7 @@ type Machine struct {
 
 	published published
 	start     start
+	ports     ports
 	sleep     sleep
 	freeze    freezing
 	next      next
@@ -316,7 +317,11 @@ func (m *Machine) backends() []Backend {
 	var view []Backend
 	for _, p := range m.pods {
 		if state, published := p.backend(); published {
-			view = append(view, Backend{p.ref, state})
+			b := Backend{Ref: p.ref, State: state}
+			if len(m.spec.More) > 0 {
+				b.Open = p.open
+			}
+			view = append(view, b)
 		}
 	}
 	return view

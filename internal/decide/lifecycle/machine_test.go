@@ -75,7 +75,7 @@ var (
 	toNet    = append(toWaking[:1:1],
 		did{0.03, NetworkReady{1}, Waking, "publish 1 1:starting"},
 		did{0.06, Started{1}, Waking, ""})
-	toWarm = append(toNet[:3:3], did{0.08, Listening{1, at(0.08)}, Warm, "publish 2 1:serving | timer never | " +
+	toWarm = append(toNet[:3:3], did{0.08, Listening{Ref: 1, At: at(0.08)}, Warm, "publish 2 1:serving | timer never | " +
 		"info: warm: listens 80.000 ms after the SYN"})
 	toDrain  = append(toWarm[:4:4], did{300, IdleSeen{LastPacket: at(0)}, Stopping, "publish 3 1:draining | timer 5m5s"})
 	toTerm   = append(toDrain[:5:5], did{300.001, Quiet{1, 3, at(0), 2}, Stopping, "stop 1 30s | timer never"})
@@ -84,7 +84,7 @@ var (
 		"start 2 | timer 16m10s | info: the manifest changed: a new pod starts, the old one serves until it listens"})
 	toSwitched = append(toUpdate[:5:5],
 		did{10.1, NetworkReady{2}, Warm, "publish 3 1:serving 2:starting"},
-		did{10.2, Listening{2, at(10.2)}, Warm, "publish 4 1:draining 2:serving | timer 40.2s | " +
+		did{10.2, Listening{Ref: 2, At: at(10.2)}, Warm, "publish 4 1:draining 2:serving | timer 40.2s | " +
 			"info: the new pod serves; the old one is drained"})
 	toFailed1 = append(toWaking[:1:1], did{1, StartFailed{Ref: 1, Err: errors.New("no image")}, Failed,
 		"refuse: no image | timer never | error: wake failed: no image"})
@@ -114,7 +114,7 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 		"waking: asked again": {toWaking, []did{{0.01, WakeAsked{Parked: 9}, Waking, ""}}},
 		"waking: listens before Start returns": {toWaking, []did{
 			{0.05, NetworkReady{1}, Waking, "publish 1 1:starting"},
-			{0.06, Listening{1, at(0.06)}, Warm, "publish 2 1:serving | timer never | " +
+			{0.06, Listening{Ref: 1, At: at(0.06)}, Warm, "publish 2 1:serving | timer never | " +
 				"info: warm: listens 60.000 ms after the SYN"},
 			{0.07, Started{1}, Warm, ""}}},
 		"waking: process exits": {toNet, []did{
@@ -170,7 +170,7 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{2, StartFailed{2, down, true}, Waking, "timer 2.2s | warn: start failed, tried again in 200ms: runtime not " +
 				"available"},
 			{2.2, Timer{}, Waking, "start 3 | timer 1m0s"},
-			{3, Listening{3, at(3)}, Warm, "publish 1 3:serving | timer never | " +
+			{3, Listening{Ref: 3, At: at(3)}, Warm, "publish 1 3:serving | timer never | " +
 				"info: warm: listens 3000.000 ms after the SYN"}}},
 		"waking: runtime never answers": {toWaking, []did{
 			{59.95, StartFailed{1, down, true}, Waking, "warn: start failed, tried again in 100ms: runtime not available"},
@@ -179,11 +179,11 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 		"waking: spec changed": {toNet, []did{
 			{1, SpecChanged{other, true}, Waking, "start 2 | publish 2 | stop 1 30s | timer 6s | " +
 				"info: the manifest changed: the wake begins again"},
-			{1.5, Listening{1, at(1.5)}, Waking, ""},
+			{1.5, Listening{Ref: 1, At: at(1.5)}, Waking, ""},
 			{2, StopDone{1}, Waking, ""},
 			{2.5, StartFailed{Ref: 1, Err: down}, Waking, ""},
 			{3, NetworkReady{2}, Waking, "publish 3 2:starting"},
-			{3, Listening{2, at(3)}, Warm, "publish 4 2:serving | timer never | " +
+			{3, Listening{Ref: 2, At: at(3)}, Warm, "publish 4 2:serving | timer never | " +
 				"info: warm: listens 3000.000 ms after the SYN"}}},
 		"waking: only a timeout changed": {toNet, []did{{1, SpecChanged{other, false}, Waking, ""}}},
 		"waking: sleep asked": {toNet, []did{
@@ -200,7 +200,7 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 
 		"warm: asked again":       {toWarm, []did{{1, WakeAsked{Parked: 1}, Warm, "publish 3 1:serving"}}},
 		"warm: daemon came back":  {toWarm, []did{{1, Rejoined{}, Warm, "publish 3 1:serving"}}},
-		"warm: listens once more": {toWarm, []did{{1, Listening{1, at(1)}, Warm, ""}}},
+		"warm: listens once more": {toWarm, []did{{1, Listening{Ref: 1, At: at(1)}, Warm, ""}}},
 		"warm: a flow count":      {toWarm, []did{{1, FlowsSeen{Ref: 1, Open: 0}, Warm, ""}}},
 		"warm: a stale Quiet":     {toWarm, []did{{1, Quiet{1, 2, at(0), 0}, Warm, ""}}},
 		"warm: restart": {toWarm, []did{
@@ -267,7 +267,7 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{300.5, WakeAsked{Parked: 1}, Waking, "start 2 | timer 6m0.5s | info: sleeps | " +
 				"info: wakes: 1 connection request parked"},
 			{300.6, NetworkReady{2}, Waking, "publish 4 1:draining 2:starting"},
-			{300.7, Listening{2, at(300.7)}, Warm, "publish 5 1:draining 2:serving | timer never | " +
+			{300.7, Listening{Ref: 2, At: at(300.7)}, Warm, "publish 5 1:draining 2:serving | timer never | " +
 				"info: warm: listens 200.000 ms after the SYN"},
 			{301, Exited{1, 0, ""}, Warm, ""},
 			{301.1, StopDone{1}, Warm, "publish 6 2:serving"}}},
@@ -323,7 +323,7 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{11, Exited{1, 1, ""}, Waking, "publish 3 1:draining | stop 1 0s | timer 1m11s | " +
 				"error: lost its pod while the replacement starts: process exited with code 1"},
 			{12, WakeAsked{Parked: 1}, Waking, ""},
-			{13, Listening{2, at(13)}, Warm, "publish 4 1:draining 2:serving | timer never | info: warm"}}},
+			{13, Listening{Ref: 2, At: at(13)}, Warm, "publish 4 1:draining 2:serving | timer never | info: warm"}}},
 		"update: idle meanwhile": {toUpdate, []did{
 			{11, IdleSeen{LastPacket: at(0)}, Stopping, "publish 3 1:draining | stop 2 30s | timer 16s"},
 			{11, Quiet{1, 3, at(0), 0}, Stopping, "stop 1 30s | timer never"}}},
@@ -349,7 +349,7 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 				"error: wake failed: no image"}}},
 		"failed: a success resets": {toFailed2, []did{
 			{3, WakeAsked{Parked: 1}, Waking, "start 3 | timer 1m3s | info: wakes: 1 connection request parked"},
-			{4, Listening{3, at(4)}, Warm, "publish 1 3:serving | timer never | info: warm: listens 1000.000 ms after the SYN"},
+			{4, Listening{Ref: 3, At: at(4)}, Warm, "publish 1 3:serving | timer never | info: warm: listens 1000.000 ms after the SYN"},
 			{5, Exited{3, 1, ""}, Cold, "publish 2 3:draining | stop 3 0s | " +
 				"error: crashed: process exited with code 1; the next connection request wakes it again"},
 			{5, WakeAsked{Parked: 1}, Waking, "start 4 | timer 1m5s | info: wakes: 1 connection request parked"},
@@ -362,9 +362,9 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{0, Adopted{Ref: 7}, Warm, "publish 1 7:starting | info: warm: its pod was found running"},
 			{0, Adopted{Ref: 7}, Warm, ""},
 			{0, Adopted{Ref: 8}, Warm, "publish 2 7:starting 8:starting | info: one more of its pods was found running"},
-			{1, Listening{7, at(1)}, Warm, "publish 3 7:serving 8:starting"},
+			{1, Listening{Ref: 7, At: at(1)}, Warm, "publish 3 7:serving 8:starting"},
 			{2, WakeAsked{}, Warm, "publish 4 7:serving 8:starting"},
-			{3, Listening{8, at(3)}, Warm, "publish 5 7:serving 8:serving"}}},
+			{3, Listening{Ref: 8, At: at(3)}, Warm, "publish 5 7:serving 8:serving"}}},
 		"adopted: does not listen, no client waits": {nil, []did{
 			{0, Adopted{Ref: 7}, Warm, "publish 1 7:starting | info: warm: its pod was found running"},
 			{100, Timer{}, Warm, ""},
@@ -477,7 +477,7 @@ func TestWaterfallGetsEachPhaseOnce(t *testing.T) {
 	step(PhaseEnded{1, "nonsense", us(7)}, 5000)
 	step(Unready{1, us(5500), "", false}, 5600)
 	step(Unready{1, 0, "httpGet: status 503", false}, 5700)
-	step(Listening{1, us(6000)}, 6100)
+	step(Listening{Ref: 1, At: us(6000)}, 6100)
 	step(Trace{Ref: 1, Released: us(6050), ReleasedN: 3}, 6200)
 	step(Trace{Ref: 1, Released: us(6050), ReleasedN: 3, FirstSYNACK: us(6090), FirstByte: us(7000)}, 8000)
 	step(Trace{Ref: 1, Released: us(9999), ReleasedN: 3, FirstByte: us(9999)}, 9999)

@@ -67,7 +67,9 @@ type pod struct {
 	grace     time.Duration                  // of the same spec
 	answer    string                         // probed: what its readinessProbe said last
 	waits     string                         // for what its start waits; empty if that is not known
-	sockets   sockets                        // where it listens while it does not serve
+	sockets   sockets                        // where it listens while it does not serve, or not at all ports
+	open      PortSet                        // the ports of the service for which it listens
+	served    monotime.Time                  // when it began to serve; zero if that was before it was adopted
 	openFlows uint32                         // as last reported
 	lastIdle  monotime.Time                  // sleeping: its last packet, as reported before the drain
 	drainGen  uint64                         // the first generation that published it as draining

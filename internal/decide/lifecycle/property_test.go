@@ -69,7 +69,7 @@ func (w *world) step(ev Event) {
 		w.parked = true
 	case Listening:
 		delete(w.starting, e.Ref)
-		if slices.Contains(w.view, Backend{e.Ref, PodStarting}) {
+		if slices.Contains(w.view, Backend{Ref: e.Ref, State: PodStarting}) {
 			w.parked = false // the daemon serves it without another message
 		}
 	case StartFailed:
@@ -213,7 +213,7 @@ func (w *world) chaos(kind, arg byte) Event {
 	case 7:
 		return StartFailed{ref, errors.New("no"), arg%2 == 0}
 	case 8, 9:
-		return Listening{ref, w.now}
+		return Listening{Ref: ref, At: w.now}
 	case 10:
 		return Trace{Ref: ref, Released: w.now, ReleasedN: 1}
 	case 11:
@@ -253,7 +253,7 @@ func (w *world) chaos(kind, arg byte) Event {
 	case 27:
 		return Unready{ref, recent, "no", arg%4 == 0}
 	case 28:
-		return Deaf{ref}
+		return Deaf{Ref: ref}
 	case 29, 30:
 		return FrozenSeen{Ref: ref, Seq: w.freeze - uint64(arg%2), Frozen: arg%3 > 0, At: w.now, LastPacket: recent}
 	case 31:

@@ -2,7 +2,10 @@
 
 package lifecycle
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // deletedReason is the answer to the clients of a deleted service.
 const deletedReason = "the service was removed"
@@ -19,6 +22,8 @@ func (t *transition) wakeAsked(e WakeAsked) {
 	case t.state == Failed:
 		t.wake(e)
 	case t.state == Waking:
+		t.ports.asked |= Only(e.Port)
+		t.serveOpen()
 		t.desired = max(t.desired, t.spec.burst(e.Parked))
 		if l := t.timeline; l != nil && e.Parked > l.parked {
 			l.parked, t.record = e.Parked, true
@@ -43,9 +48,13 @@ func (t *transition) wakeAsked(e WakeAsked) {
 	}
 }
 
-// awaitListening gives adopted pods a deadline to listen, if a client waits and no other pod listens.
+// awaitListening gives pods a deadline to listen, if a client waits and no other pod listens: adopted pods, and those
+// that listen for other ports.
 func (t *transition) awaitListening(e WakeAsked) {
 	if t.Serving() > 0 {
+		if len(t.spec.More) > 0 {
+			t.awaitPort(e.Port)
+		}
 		return
 	}
 	if t.next.wake == nil {
@@ -94,6 +103,12 @@ func (t *transition) scale(e Scale) {
 
 // specChanged applies a changed manifest.
 func (t *transition) specChanged(e SpecChanged) {
+	if !slices.Equal(e.Spec.More, t.spec.More) {
+		t.ports = ports{} // the numbers of ports have another meaning
+		for _, p := range t.pods {
+			p.open = 0 // daemons report them again
+		}
+	}
 	t.spec = e.Spec
 	if t.deleted {
 		return

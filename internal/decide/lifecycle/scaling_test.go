@@ -29,8 +29,8 @@ var (
 	toThree = append(toWarm[:4:4],
 		did{1, Scale{3, "load"}, Warm, "start 2 | start 3 | timer 1m1s | info: scaled from 1 to 3: load"},
 		did{1.1, NetworkReady{2}, Warm, "publish 3 1:serving 2:starting"},
-		did{1.2, Listening{2, at(1.2)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
-		did{1.3, Listening{3, at(1.3)}, Warm, "publish 5 1:serving 2:serving 3:serving | timer never | info: 3 pods serve"},
+		did{1.2, Listening{Ref: 2, At: at(1.2)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
+		did{1.3, Listening{Ref: 3, At: at(1.3)}, Warm, "publish 5 1:serving 2:serving 3:serving | timer never | info: 3 pods serve"},
 		did{2, FlowsSeen{Ref: 1, Open: 5}, Warm, ""}, did{2, FlowsSeen{Ref: 2, Open: 1}, Warm, ""},
 		did{2, FlowsSeen{Ref: 3, Open: 9}, Warm, ""})
 	toAllDrain = append(toThree[:len(toThree):len(toThree)],
@@ -75,7 +75,7 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 		"scale from zero": {upTo4, nil, []did{
 			{0, Scale{2, "a user"}, Waking, "start 1 | start 2 | timer 1m0s | info: starts 2 pods: scaled to 2: a user"},
 			{1, WakeAsked{Parked: 1}, Waking, ""},
-			{2, Listening{2, at(2)}, Warm, "publish 1 2:serving | info: warm"}}},
+			{2, Listening{Ref: 2, At: at(2)}, Warm, "publish 1 2:serving | info: warm"}}},
 		"scale while it ends: the next wake has that many": {upTo4, toTerm, []did{
 			{301, Scale{2, "a user"}, Waking, "start 2 | start 3 | timer 6m1s | info: sleeps | " +
 				"info: starts 2 pods: scaled to 2: a user"},
@@ -116,12 +116,12 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 		"update: one after the other": {upTo4, toThree, []did{
 			{10, SpecChanged{upTo4, true}, Warm, "start 4 | timer 16m10s | " +
 				"info: the manifest changed: a new pod starts, the old one serves until it listens"},
-			{11, Listening{4, at(11)}, Warm, "publish 6 1:serving 2:draining 3:serving 4:serving | timer 21s | " +
+			{11, Listening{Ref: 4, At: at(11)}, Warm, "publish 6 1:serving 2:draining 3:serving 4:serving | timer 21s | " +
 				"info: the new pod serves; the old one is drained"},
 			{12, Quiet{2, 6, at(11), 0}, Warm, "stop 2 30s | timer never"},
 			{13, StopDone{2}, Warm, "start 5 | publish 7 1:serving 3:serving 4:serving | timer 16m13s | " +
 				"info: the manifest changed: a new pod starts, the old one serves until it listens"},
-			{14, Listening{5, at(14)}, Warm, "publish 8 1:draining 3:serving 4:serving 5:serving | timer 24s | " +
+			{14, Listening{Ref: 5, At: at(14)}, Warm, "publish 8 1:draining 3:serving 4:serving 5:serving | timer 24s | " +
 				"info: the new pod serves; the old one is drained"}}},
 		"limits change": {upTo4, toThree, []did{
 			{10, SpecChanged{testSpec, false}, Warm, "publish 6 1:draining 2:draining 3:serving | timer 40s | " +
@@ -131,19 +131,19 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
 			{1, WakeAsked{Parked: 99}, Waking, "start 3"},
 			{2, StartFailed{1, errors.New("no room"), false}, Waking, "warn: lost one of the starting pods: no room"},
-			{3, Listening{3, at(3)}, Warm, "publish 1 3:serving shared by 2 | info: warm: listens 3000.000 ms after the SYN"}}},
+			{3, Listening{Ref: 3, At: at(3)}, Warm, "publish 1 3:serving shared by 2 | info: warm: listens 3000.000 ms after the SYN"}}},
 		"burst: the pods that share the parked SYNs": {burst, nil, []did{
 			{0, WakeAsked{Parked: 1}, Waking, "start 1 | timer 1m0s | info: wakes: 1 connection request parked"},
 			{1, NetworkReady{1}, Waking, "publish 1 1:starting"},
 			{2, WakeAsked{Parked: 29}, Waking, "start 2 | start 3 | publish 2 1:starting shared by 3"},
-			{3, Listening{1, at(3)}, Warm, "publish 3 1:serving shared by 3 | info: warm: listens 3000.000 ms after the SYN"},
+			{3, Listening{Ref: 1, At: at(3)}, Warm, "publish 3 1:serving shared by 3 | info: warm: listens 3000.000 ms after the SYN"},
 			{4, StartFailed{2, errors.New("no room"), false}, Warm, "start 4 | publish 4 1:serving shared by 2 | " +
 				"warn: a new pod does not serve: no room"},
 			{5, NetworkReady{3}, Warm, "publish 5 1:serving 3:starting shared by 2"},
-			{6, Listening{3, at(6)}, Warm, "publish 6 1:serving 3:serving | timer 1m4s | info: 2 pods serve"}}},
+			{6, Listening{Ref: 3, At: at(6)}, Warm, "publish 6 1:serving 3:serving | timer 1m4s | info: 2 pods serve"}}},
 		"burst: no client waits for a pod that was started later": {burst, nil, []did{
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
-			{1, Listening{1, at(1)}, Warm, "publish 1 1:serving shared by 2 | info: warm: listens 1000.000 ms after the SYN"},
+			{1, Listening{Ref: 1, At: at(1)}, Warm, "publish 1 1:serving shared by 2 | info: warm: listens 1000.000 ms after the SYN"},
 			{2, Exited{2, 1, ""}, Warm, "start 3 | publish 2 1:serving | stop 2 0s | timer 1m2s | " +
 				"warn: a new pod does not serve: process exited with code 1"}}},
 		"scaled, not woken by a crowd: no client waits": {upTo4, nil, []did{
@@ -167,11 +167,11 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 
 		"at least two: from the start, and idle": {least, nil, []did{
 			{0, Timer{}, Waking, "start 1 | start 2 | timer 1m0s | info: starts 2 pods: at least 2 pods wanted"},
-			{1, Listening{1, at(1)}, Warm, "publish 1 1:serving | info: warm"},
-			{1, Listening{2, at(1)}, Warm, "publish 2 1:serving 2:serving | timer never | info: 2 pods serve"},
+			{1, Listening{Ref: 1, At: at(1)}, Warm, "publish 1 1:serving | info: warm"},
+			{1, Listening{Ref: 2, At: at(1)}, Warm, "publish 2 1:serving 2:serving | timer never | info: 2 pods serve"},
 			{300, IdleSeen{LastPacket: at(1)}, Warm, ""},
 			{301, Scale{3, "load"}, Warm, "start 3 | timer 6m1s | info: scaled from 2 to 3: load"},
-			{302, Listening{3, at(302)}, Warm, "publish 3 1:serving 2:serving 3:serving | timer never | info: 3 pods serve"},
+			{302, Listening{Ref: 3, At: at(302)}, Warm, "publish 3 1:serving 2:serving 3:serving | timer never | info: 3 pods serve"},
 			{900, IdleSeen{LastPacket: at(1)}, Warm, "publish 4 1:serving 2:serving 3:draining | timer 15m30s | " +
 				"info: scaled from 3 to 2: it is not used"},
 			{901, Scale{0, "a user"}, Warm, ""}}},
@@ -197,7 +197,7 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 			{11, Appeared{2}, Warm, "publish 3 1:serving 2:starting | timer 14s"},
 			{14, Timer{Rolling: true}, Warm, "timer 17s"},
 			{100, Timer{Rolling: true}, Warm, "timer 1m43s"}, // it takes as long as it takes
-			{101, Listening{2, at(101)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
+			{101, Listening{Ref: 2, At: at(101)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
 			{102, Leaving{Ref: 1}, Warm, "publish 5 1:draining 2:serving | timer 3m12s | " +
 				"info: a pod is being removed from outside: it is drained"},
 			{103, Quiet{1, 5, at(102), 0}, Warm, ""}, // others end it
@@ -213,13 +213,13 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 			{12, NetworkReady{2}, Waking, "publish 4 1:draining 2:starting"},
 			{12, Exited{1, 143, ""}, Waking, "stop 1 0s"},
 			{12, StopDone{1}, Waking, "publish 5 2:starting"},
-			{13, Listening{2, at(13)}, Warm, "publish 6 2:serving | timer never | info: warm"}}},
+			{13, Listening{Ref: 2, At: at(13)}, Warm, "publish 6 2:serving | timer never | info: warm"}}},
 		"the last one is removed from outside, and its successor is there already": {toWarm, []did{
 			{9, Appeared{2}, Warm, "publish 3 1:serving 2:starting | timer 12s"},
 			{10, Leaving{Ref: 1}, Waking, "publish 4 1:draining 2:starting | timer 1m10s | " +
 				"info: a pod is being removed from outside: it is drained | " +
 				"info: waits for the pod that is starting: its last pod is being removed"},
-			{13, Listening{2, at(13)}, Warm, "publish 5 1:draining 2:serving | timer 1m40s | info: warm"}}},
+			{13, Listening{Ref: 2, At: at(13)}, Warm, "publish 5 1:draining 2:serving | timer 1m40s | info: warm"}}},
 		"one that starts is removed from outside": {toNet, []did{
 			{1, Leaving{Ref: 1}, Waking, "start 2 | publish 2"},
 			{2, Exited{1, 0, ""}, Waking, "stop 1 0s"},
@@ -231,15 +231,15 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 		"a client comes while the last one ends": {toTerm, []did{
 			{301, WakeAsked{Parked: 1}, Waking, "start 2 | timer 6m1s | info: sleeps | " +
 				"info: wakes: 1 connection request parked"},
-			{302, Listening{2, at(302)}, Warm, "publish 4 1:draining 2:serving | timer never | " +
+			{302, Listening{Ref: 2, At: at(302)}, Warm, "publish 4 1:draining 2:serving | timer never | " +
 				"info: warm: listens 1000.000 ms after the SYN"},
 			{303, StopDone{1}, Warm, "publish 5 2:serving"}}},
 		"a pod is started from outside": {nil, []did{
 			{0, Appeared{1}, Waking, "publish 1 1:starting | timer 1m0s | info: starts 1 pod: a pod was started from outside"},
-			{1, Listening{1, at(1)}, Warm, "publish 2 1:serving | timer never | info: warm"}}},
+			{1, Listening{Ref: 1, At: at(1)}, Warm, "publish 2 1:serving | timer never | info: warm"}}},
 		"one too many appears": {toWarm, []did{
 			{10, Appeared{2}, Warm, "publish 3 1:serving 2:starting | timer 13s"},
-			{11, Listening{2, at(11)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
+			{11, Listening{Ref: 2, At: at(11)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
 			{11, FlowsSeen{Ref: 1, Open: 5}, Warm, ""},
 			{12, Timer{}, Warm, ""},
 			{13, Timer{}, Warm, "publish 5 1:serving 2:draining | timer 43s | info: 1 pod too many: scaled in again"},
@@ -254,7 +254,7 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 			{10, Away{1}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | " +
 				"warn: the node of a pod is silent: the pod gets no new connections | " +
 				"info: starts 1 pod: the node of its last pod is silent"},
-			{11, Listening{2, at(11)}, Warm, "publish 4 1:draining 2:serving | timer never | info: warm"},
+			{11, Listening{Ref: 2, At: at(11)}, Warm, "publish 4 1:draining 2:serving | timer never | info: warm"},
 			{20, Back{1}, Warm, "publish 5 1:draining 2:serving | timer 50s"},
 			{21, Quiet{1, 5, at(20), 0}, Warm, "stop 1 30s | timer never"}}},
 		"a node is back before another pod serves": {toWarm, []did{
@@ -262,23 +262,23 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 				"warn: the node of a pod is silent: the pod gets no new connections | " +
 				"info: starts 1 pod: the node of its last pod is silent"},
 			{11, Back{1}, Waking, "publish 4 1:starting | stop 2 30s"},
-			{12, Listening{1, at(12)}, Warm, "publish 5 1:serving | timer never | info: warm"}}},
+			{12, Listening{Ref: 1, At: at(12)}, Warm, "publish 5 1:serving | timer never | info: warm"}}},
 		"the node of a starting pod is silent": {toNet, []did{
 			{1, Away{1}, Waking, "start 2"},
 			{2, StartFailed{1, errors.New("gone"), false}, Waking, "publish 2"},
-			{3, Listening{2, at(3)}, Warm, "publish 3 2:serving | timer never | " +
+			{3, Listening{Ref: 2, At: at(3)}, Warm, "publish 3 2:serving | timer never | " +
 				"info: warm: listens 3000.000 ms after the SYN"}}},
 		"a leaving pod is adopted, and others": {nil, []did{
 			{0, Adopted{Ref: 1, Leaving: true}, Cold, "publish 1 1:draining | timer 1m30s"},
 			{0, Adopted{Ref: 2}, Warm, "publish 2 1:draining 2:starting | info: warm: its pod was found running"},
-			{1, Listening{2, at(1)}, Warm, "publish 3 1:draining 2:serving"},
+			{1, Listening{Ref: 2, At: at(1)}, Warm, "publish 3 1:draining 2:serving"},
 			{2, Leaving{Ref: 1}, Warm, ""}, {2, Quiet{1, 1, at(1), 0}, Warm, ""},
 			{3, Exited{1, 143, ""}, Warm, "stop 1 0s | timer never"},
 			{4, StopDone{1}, Warm, "publish 4 2:serving"}}},
 		"several are adopted": {nil, []did{
 			{0, Adopted{Ref: 1}, Warm, "publish 1 1:starting | info: warm: its pod was found running"},
 			{0, Adopted{Ref: 2}, Warm, "publish 2 1:starting 2:starting | info: one more of its pods was found running"},
-			{1, Listening{2, at(1)}, Warm, "publish 3 1:starting 2:serving"}}},
+			{1, Listening{Ref: 2, At: at(1)}, Warm, "publish 3 1:starting 2:serving"}}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) { walk(t, rolls, c.way, c.rest) })
@@ -307,7 +307,7 @@ func TestWakeSucceedsIfThePodListenedBeforeSleepWasAsked(t *testing.T) {
 			var ring Ring
 			m := New(testSpec, 0)
 			for _, d := range append(toNet[:3:3],
-				did{at: 1, ev: SleepAsked{}}, did{at: 2, ev: Listening{1, at(c.listened)}}, did{at: 3, ev: StopDone{1}}) {
+				did{at: 1, ev: SleepAsked{}}, did{at: 2, ev: Listening{Ref: 1, At: at(c.listened)}}, did{at: 3, ev: StopDone{1}}) {
 				for _, a := range m.Step(d.ev, at(d.at)) {
 					if r, ok := a.(Record); ok {
 						ring.Put(r)
@@ -327,7 +327,7 @@ func TestWaterfallOfABurstFollowsThePodThatListensFirst(t *testing.T) {
 	for _, d := range []did{
 		{at: 0, ev: WakeAsked{Parked: 20}},
 		{at: 1, ev: PhaseEnded{1, PhaseImage, at(1)}}, {at: 2, ev: PhaseEnded{2, PhaseImage, at(2)}},
-		{at: 3, ev: PhaseEnded{2, PhaseStarted, at(3)}}, {at: 4, ev: Listening{2, at(4)}}, {at: 5, ev: Listening{1, at(5)}},
+		{at: 3, ev: PhaseEnded{2, PhaseStarted, at(3)}}, {at: 4, ev: Listening{Ref: 2, At: at(4)}}, {at: 5, ev: Listening{Ref: 1, At: at(5)}},
 		{at: 6, ev: Trace{Ref: 2, Released: at(4.5), ReleasedN: 20}},
 		{at: 6, ev: Trace{Ref: 1, Released: at(5.5), ReleasedN: 1}},
 	} {

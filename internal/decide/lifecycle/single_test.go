@@ -61,7 +61,7 @@ func TestSinglePodStartsOnlyOnceTheOneBeforeItIsGone(t *testing.T) {
 			{11, Exited{1, 0, ""}, Waking, ""},
 			{11.1, StopDone{1}, Waking, "start 2 | publish 4 | timer 1m11.1s"},
 			{11.2, NetworkReady{2}, Waking, "publish 5 2:starting"},
-			{11.3, Listening{2, at(11.3)}, Warm, "publish 6 2:serving | timer never | info: warm"}}},
+			{11.3, Listening{Ref: 2, At: at(11.3)}, Warm, "publish 6 2:serving | timer never | info: warm"}}},
 		"the manifest changed, and no gate answers": {toWarm, []did{
 			{10, SpecChanged{spec, true}, Waking, "publish 3 1:draining | timer 15s | " +
 				"info: the manifest changed: the pod ends before the new one starts"},
@@ -74,7 +74,7 @@ func TestSinglePodStartsOnlyOnceTheOneBeforeItIsGone(t *testing.T) {
 			{100, Timer{}, Failed, "refuse: " + stays + "1m30s | timer never | error: wake failed: " + stays + "1m30s"},
 			{101, WakeAsked{Parked: 1}, Waking, "timer 3m11s | info: wakes: 1 connection request parked"},
 			{102, Back{1}, Waking, "publish 4 1:starting"},
-			{102.1, Listening{1, at(102.1)}, Warm, "publish 5 1:serving | timer never | " +
+			{102.1, Listening{Ref: 1, At: at(102.1)}, Warm, "publish 5 1:serving | timer never | " +
 				"info: warm: listens 1100.000 ms after the SYN"}}},
 		"it is removed from outside": {toWarm, []did{
 			{10, Leaving{Ref: 1}, Waking, "publish 3 1:draining | timer 1m40s | " +

@@ -72,7 +72,7 @@ func namesOf(at []netip.AddrPort, ports bool) string {
 
 // sockets handles a report of where a pod listens that does not serve.
 func (t *transition) sockets(e Sockets) {
-	if p := t.pod(e.Ref); p != nil && !p.listens() {
+	if p := t.pod(e.Ref); p != nil && (!p.listens() || len(t.spec.More) > 0) {
 		p.sockets = sockets{true, e.At}
 	}
 }

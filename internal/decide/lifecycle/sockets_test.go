@@ -56,10 +56,10 @@ func TestAWakeThatNothingEndsSaysWhatListens(t *testing.T) {
 			{5, Sockets{1, socketsAt("127.0.0.1:6379")}, Waking, ""}, {60, Timer{}, Failed, fails(local)}}},
 		"nothing": {toNet, []did{{3, Sockets{1, nil}, Waking, ""}, {60, Timer{}, Failed, fails(none)}}},
 		"the right one, later": {toNet, []did{{3, elsewhere, Waking, ""},
-			{4, Listening{1, at(4)}, Warm, "publish 2 1:serving | " +
+			{4, Listening{Ref: 1, At: at(4)}, Warm, "publish 2 1:serving | " +
 				"timer never | info: warm: listens 4000.000 ms after the SYN"}}},
 		"another one than before": {toWarm, []did{
-			{10, Deaf{1}, Warm, "publish 3 1:starting | " +
+			{10, Deaf{Ref: 1}, Warm, "publish 3 1:starting | " +
 				"info: a pod gets no new connections: it no longer listens on port 6379"},
 			{11, WakeAsked{Parked: 1}, Warm, "publish 4 1:starting | timer 1m11s"}, {13, elsewhere, Warm, ""},
 			{71, Timer{}, Warm, "refuse: " + deaf + " | timer never | error: clients are refused: " + deaf}}},
@@ -88,7 +88,7 @@ func TestServiceSaysWhatListensWhileClientsWait(t *testing.T) {
 	step(4, Sockets{1, socketsAt("0.0.0.0:9000")}, other)
 	step(5, Listening{Ref: 1, At: at(5)}, "")
 	step(6, Sockets{1, socketsAt("0.0.0.0:9000")}, "") // it was late
-	step(7, Deaf{1}, "")
+	step(7, Deaf{Ref: 1}, "")
 	step(9, Sockets{1, socketsAt("0.0.0.0:9000")}, other)
 	step(10, Unready{Ref: 1, At: at(10)}, "")
 }

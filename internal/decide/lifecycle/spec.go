@@ -16,8 +16,11 @@ const MaxReplicas = 32
 type Spec struct {
 	// Name is "namespace/name", for messages.
 	Name string
-	// Port is the port on which the pod is expected to listen, for messages.
+	// Port is the port on which the pod is expected to listen, for messages; of a service with several ports, for the
+	// first one.
 	Port uint16
+	// More are the further ports of the service, at most MaxPorts-1 of package v1alpha1.
+	More []Port
 	// WakeTimeout bounds a wake, up to the time when the pod listens.
 	WakeTimeout time.Duration
 	// Grace is the time between SIGTERM and SIGKILL.

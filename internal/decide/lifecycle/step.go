@@ -53,7 +53,7 @@ func (t *transition) handle(ev Event) {
 	case Unready:
 		t.unready(e)
 	case Deaf:
-		t.deaf(e.Ref)
+		t.deaf(e)
 	case Trace:
 		t.trace(e)
 	case Exited:
@@ -134,6 +134,9 @@ func (t *transition) timer(e Timer) {
 		if due(p.deadline) {
 			t.overdue(p)
 		}
+	}
+	if t.state == Warm {
+		t.portsDue()
 	}
 	if due(t.surplusAt) {
 		t.surplusDue(e.Rolling)

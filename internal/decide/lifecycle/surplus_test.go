@@ -30,7 +30,7 @@ func (w *world) calm() {
 			case p.starting() || p.life == lifeServing && p.progress < podConfirmed:
 				w.step(NetworkReady{r})
 				w.step(Started{r})
-				w.step(Listening{r, w.now})
+				w.step(Listening{Ref: r, At: w.now})
 			case p.life == lifeDraining:
 				w.step(Quiet{r, w.gen, 0, 0})
 			}
@@ -66,7 +66,7 @@ func TestServiceComesToRestWithTheDesiredNumberOfPods(t *testing.T) {
 			case 5, 6:
 				ev = Scale{N: rng.IntN(6)}
 			case 7:
-				ev = Listening{ref, w.now}
+				ev = Listening{Ref: ref, At: w.now}
 			case 8:
 				ev = StopDone{ref}
 			case 9:

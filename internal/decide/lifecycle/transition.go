@@ -14,15 +14,18 @@ import (
 // transition is one step of a machine: it collects the decisions, and puts them in order at the end.
 type transition struct {
 	*Machine
-	now       monotime.Time
-	starts    []StartPod
-	publish   bool // even if nothing has changed
-	refuse    string
-	stops     []StopPod
-	freezeNow *FreezePods
-	record    bool     // the timeline has news
-	records   []Record // of timelines that were replaced
-	reports   []Report
+	now     monotime.Time
+	starts  []StartPod
+	publish bool // even if nothing has changed
+	refuse  string
+	stops   []StopPod
+	// refusePorts are ports whose clients are refused while others are served, and the reason.
+	refusePorts    PortSet
+	refusePortsWhy string
+	freezeNow      *FreezePods
+	record         bool     // the timeline has news
+	records        []Record // of timelines that were replaced
+	reports        []Report
 }
 
 // startPod starts a pod that has to listen by a deadline.
@@ -128,7 +131,9 @@ func (t *transition) actions() []Action {
 		out = append(out, PublishBackends{Generation: last.generation, Pods: slices.Clone(pods), Sharing: sharing})
 	}
 	if t.refuse != "" {
-		out = append(out, RefuseParked{t.refuse})
+		out = append(out, RefuseParked{Reason: t.refuse})
+	} else if t.refusePorts != 0 {
+		out = append(out, RefuseParked{Reason: t.refusePortsWhy, Ports: t.refusePorts})
 	}
 	for _, s := range t.stops {
 		out = append(out, s)

@@ -14,7 +14,7 @@ func TestPodServesOnlyWhileItsProbeSucceeds(t *testing.T) {
 		"warn: a pod gets no new connections: its readinessProbe fails: httpGet: status 503"})
 	for name, c := range map[string]struct{ way, rest []did }{
 		"it becomes ready": {listens, []did{
-			{2, Listening{1, at(2)}, Warm, "publish 2 1:serving | timer never | " +
+			{2, Listening{Ref: 1, At: at(2)}, Warm, "publish 2 1:serving | timer never | " +
 				"info: warm: is ready 2000.000 ms after the SYN"}}},
 		"it never becomes ready": {listens, []did{
 			{60, Timer{}, Failed, "publish 2 | refuse: " + never + " | stop 1 30s | timer never | " +
@@ -30,12 +30,12 @@ func TestPodServesOnlyWhileItsProbeSucceeds(t *testing.T) {
 		"it fails, and comes back": {fails, []did{
 			{11, WakeAsked{Parked: 1}, Warm, "publish 4 1:starting | timer 1m11s"},
 			{12, Unready{1, 0, "httpGet: status 500", false}, Warm, ""},
-			{13, Listening{1, at(13)}, Warm, "publish 5 1:serving | timer never"}}},
+			{13, Listening{Ref: 1, At: at(13)}, Warm, "publish 5 1:serving | timer never"}}},
 		"it fails, and clients give up": {fails, []did{
 			{11, WakeAsked{Parked: 1}, Warm, "publish 4 1:starting | timer 1m11s"},
 			{71, Timer{}, Warm, "refuse: " + never + " | timer never | error: clients are refused: " + never},
 			{72, WakeAsked{Parked: 1}, Warm, "publish 5 1:starting | timer 2m12s"},
-			{73, Listening{1, at(73)}, Warm, "publish 6 1:serving | timer never"}}},
+			{73, Listening{Ref: 1, At: at(73)}, Warm, "publish 6 1:serving | timer never"}}},
 		"it fails, and sleeps": {fails, []did{
 			{300, IdleSeen{LastPacket: at(0)}, Stopping, "publish 4 1:draining | timer 5m5s"},
 			{300.1, Unready{1, 0, "late", false}, Stopping, ""},
@@ -53,7 +53,7 @@ func TestWaterfallTellsWhenThePodWasReady(t *testing.T) {
 	m := New(testSpec, 0)
 	var last Waterfall
 	for _, d := range append(toNet[:3:3],
-		did{0, Unready{1, at(0.08), "", false}, 0, ""}, did{0, Listening{1, at(0.5)}, 0, ""}) {
+		did{0, Unready{1, at(0.08), "", false}, 0, ""}, did{0, Listening{Ref: 1, At: at(0.5)}, 0, ""}) {
 		for _, a := range m.Step(d.ev, at(d.at)) {
 			if r, ok := a.(Record); ok {
 				last = r.Waterfall

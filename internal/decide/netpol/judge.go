@@ -37,6 +37,8 @@ type Verdict struct {
 	Restricted bool
 	// Allowed are the sources that may connect, if it is restricted.
 	Allowed sources.Set
+	// More are the sources that may connect to the further ports of the target, in their order.
+	More []sources.Set
 	// Policies are the names of the policies that select the target, sorted.
 	Policies []string
 	// Selects is set if the verdict depends on pods.
@@ -46,11 +48,16 @@ type Verdict struct {
 // Equal reports whether two verdicts are the same.
 func (v *Verdict) Equal(o *Verdict) bool {
 	return v.Restricted == o.Restricted && v.Selects == o.Selects && slices.Equal(v.Policies, o.Policies) &&
-		v.Allowed.Equal(o.Allowed)
+		v.Allowed.Equal(o.Allowed) && slices.EqualFunc(v.More, o.More, sources.Set.Equal)
 }
 
 // Judge applies the policies to a target. A source that any of them allows is allowed.
 func (v *View) Judge(t Target) (out Verdict) {
+	for _, port := range t.More {
+		further := v.Judge(*t.at(port))
+		out.More = append(out.More, further.Allowed)
+		out.Selects = out.Selects || further.Selects
+	}
 	policies := v.Policies[t.Namespace]
 	for i := range policies {
 		p := &policies[i]

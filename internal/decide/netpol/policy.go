@@ -25,6 +25,18 @@ type Target struct {
 	Labels    labels.Set // of the pod template
 	Port      int32      // the pods' TCP port
 	PortNames []string   // names that the pod template gives this port
+	More      []Port     // further ports of the pods
+}
+
+// Port is a TCP port of pods.
+type Port struct {
+	Number int32
+	Names  []string // that the pod template gives it
+}
+
+// at returns the target with another port as its only one.
+func (t Target) at(p Port) *Target {
+	return &Target{Namespace: t.Namespace, Labels: t.Labels, Port: p.Number, PortNames: p.Names}
 }
 
 // Policy is a NetworkPolicy, prepared for Judge.

@@ -25,7 +25,7 @@ type putter struct{ put chan controller.Service }
 
 func (p putter) Put(s controller.Service) error { p.put <- s; return nil }
 
-func (putter) Restrict(v1alpha1.Key, *sources.Set) error { return nil }
+func (putter) Restrict(v1alpha1.Key, *sources.Set, ...sources.Set) error { return nil }
 
 // slowEnforcer returns an enforcer with a policy that lets in the pods labelled "client", in a cluster whose API server
 // does not answer a list of pods before answer is closed.

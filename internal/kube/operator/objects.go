@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/netip"
-	"strconv"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +27,6 @@ const (
 	madeFrom = v1alpha1.Group + "/made-from"
 	// lastGood is the annotation of a Deployment with the spec that it was made from; see putLastGood.
 	lastGood = v1alpha1.Group + "/last-good-spec"
-	portName = "tcp"
 )
 
 // maxLastGood is the size in bytes up to which a spec is kept for the next leader: all annotations of an object
@@ -110,7 +109,7 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 		t = *spec.Template.DeepCopy()
 	} else {
 		main := spec.KubernetesMain(s.Name)
-		main.Ports = []corev1.ContainerPort{{ContainerPort: spec.TargetPort, Protocol: corev1.ProtocolTCP}}
+		main.Ports = containerPorts(spec.PortList())
 		t.Spec = corev1.PodSpec{
 			Containers: []corev1.Container{main},
 			Volumes:    spec.PodVolumes(), ServiceAccountName: spec.ServiceAccountName,
@@ -132,7 +131,7 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 	t.Labels = with(t.Labels, v1alpha1.LabelService, s.Name)
 	t.Annotations = with(t.Annotations, v1alpha1.AnnotationContainer, s.MainContainer())
 	t.Labels[v1alpha1.LabelSpecHash] = v1alpha1.Hash(spec)
-	t.Annotations[v1alpha1.AnnotationTargetPort] = strconv.Itoa(int(spec.TargetPort))
+	t.Annotations[v1alpha1.AnnotationTargetPort] = v1alpha1.TargetText(spec.PortList())
 	no := false
 	setPointer(&t.Spec.AutomountServiceAccountToken, &no)
 	setPointer(&t.Spec.EnableServiceLinks, &no)
@@ -144,6 +143,47 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 	}
 	giveNotice(t.Spec.Containers, min(leaveNotice, *t.Spec.TerminationGracePeriodSeconds/2))
 	return t
+}
+
+// containerPorts returns the ports of the container that serves ports of a service, each once.
+func containerPorts(ports []v1alpha1.Port) (out []corev1.ContainerPort) {
+	for _, p := range ports {
+		port := corev1.ContainerPort{ContainerPort: p.Target, Protocol: corev1.ProtocolTCP}
+		if !slices.Contains(out, port) {
+			out = append(out, port)
+		}
+	}
+	return out
+}
+
+// servicePorts returns the ports of a Service. Its endpoint is the service address, so each is its own target.
+func servicePorts(ports []v1alpha1.Port) (out []corev1.ServicePort) {
+	for _, p := range ports {
+		out = append(out, corev1.ServicePort{
+			Name: p.Name, Protocol: corev1.ProtocolTCP, Port: p.Number, TargetPort: intstr.FromInt32(p.Number),
+			AppProtocol: appProtocol(p),
+		})
+	}
+	return out
+}
+
+// endpointPorts returns the ports of the EndpointSlice of a service.
+func endpointPorts(ports []v1alpha1.Port) (out []discoveryv1.EndpointPort) {
+	for _, p := range ports {
+		tcp := corev1.ProtocolTCP
+		out = append(out, discoveryv1.EndpointPort{
+			Name: &p.Name, Protocol: &tcp, Port: &p.Number, AppProtocol: appProtocol(p),
+		})
+	}
+	return out
+}
+
+// appProtocol returns the protocol of the application of a port; nil if the manifest has none.
+func appProtocol(p v1alpha1.Port) *string {
+	if p.AppProtocol == "" {
+		return nil
+	}
+	return &p.AppProtocol
 }
 
 // pullLazily makes the pods of a template start before their image is complete. The RuntimeClass selects containerd's
@@ -195,15 +235,14 @@ func giveNotice(containers []corev1.Container, seconds int64) {
 
 // sliceOf returns the EndpointSlice of a service: the service address, always ready.
 func sliceOf(s *v1alpha1.WangellService, addr netip.Addr) *discoveryv1.EndpointSlice {
-	yes, no, name, tcp := true, false, portName, corev1.ProtocolTCP
-	port := s.Spec.Port
+	yes, no := true, false
 	e := &discoveryv1.EndpointSlice{
 		ObjectMeta: meta(s), AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{{
 			Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes,
 				Terminating: &no},
 		}},
-		Ports: []discoveryv1.EndpointPort{{Name: &name, Protocol: &tcp, Port: &port, AppProtocol: appProtocol(s)}},
+		Ports: endpointPorts(s.Spec.PortList()),
 	}
 	e.Labels[discoveryv1.LabelServiceName] = s.Name
 	e.Labels[discoveryv1.LabelManagedBy] = managedBy + "." + v1alpha1.Group

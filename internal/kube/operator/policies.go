@@ -35,7 +35,7 @@ type enforcer struct {
 	log        *slog.Logger
 	controller interface {
 		Put(controller.Service) error
-		Restrict(v1alpha1.Key, *sources.Set) error
+		Restrict(v1alpha1.Key, *sources.Set, ...sources.Set) error
 	}
 	judged func(...v1alpha1.Key) // called when verdicts have changed; it must not block
 
@@ -131,7 +131,8 @@ func (e *enforcer) judgeAll() {
 		}
 		e.verdicts[key] = is
 		changed = append(changed, key)
-		if err := e.controller.Restrict(key, policyOf(is)); err != nil {
+		first, further := policiesOf(is)
+		if err := e.controller.Restrict(key, first, further...); err != nil {
 			e.log.Error("cannot put NetworkPolicies in force", "service", string(key), "error", err)
 		}
 	}
@@ -158,7 +159,7 @@ func (e *enforcer) put(key v1alpha1.Key, s controller.Service) error {
 		}
 		verdict, known = e.judge(target)
 	}
-	s.Policy = policyOf(verdict)
+	s.Policy, s.PortPolicies = policiesOf(verdict)
 	if err := e.controller.Put(s); err != nil {
 		return err
 	}
@@ -255,12 +256,13 @@ func (e *enforcer) look() *netpol.View {
 	return v
 }
 
-// policyOf returns the sources that a verdict allows; nil if it allows all.
-func policyOf(v netpol.Verdict) *sources.Set {
+// policiesOf returns the sources that a verdict allows to connect to the first port of a service and to each further
+// one; nil if it allows all.
+func policiesOf(v netpol.Verdict) (first *sources.Set, further []sources.Set) {
 	if !v.Restricted {
-		return nil
+		return nil, nil
 	}
-	return &v.Allowed
+	return &v.Allowed, v.More
 }
 
 // targetOf returns the pods of a service as policies see them.
@@ -268,13 +270,26 @@ func targetOf(s *v1alpha1.WangellService) netpol.Target {
 	spec := s.DeepCopy()
 	v1alpha1.Default(spec)
 	template := podTemplateOf(spec)
-	t := netpol.Target{Namespace: s.Namespace, Labels: template.Labels, Port: spec.Spec.TargetPort}
-	for _, c := range template.Spec.Containers {
-		for _, p := range c.Ports {
-			if p.Name != "" && p.ContainerPort == t.Port && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP) {
-				t.PortNames = append(t.PortNames, p.Name)
-			}
+	t := netpol.Target{Namespace: s.Namespace, Labels: template.Labels}
+	for i, p := range spec.Spec.PortList() {
+		port := netpol.Port{Number: p.Target, Names: namesOf(template.Spec.Containers, p.Target)}
+		if i == 0 {
+			t.Port, t.PortNames = port.Number, port.Names
+		} else {
+			t.More = append(t.More, port)
 		}
 	}
 	return t
+}
+
+// namesOf returns the names that containers give a TCP port.
+func namesOf(containers []corev1.Container, number int32) (names []string) {
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			if p.Name != "" && p.ContainerPort == number && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP) {
+				names = append(names, p.Name)
+			}
+		}
+	}
+	return names
 }

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/csaupgrade"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,14 +31,6 @@ func announced(s *v1alpha1.WangellService) bool {
 	return ours(s) && s.Spec.ServiceType() == corev1.ServiceTypeLoadBalancer
 }
 
-// appProtocol returns the protocol of a service's port; nil if the manifest names none.
-func appProtocol(s *v1alpha1.WangellService) *string {
-	if s.Spec.AppProtocol == "" {
-		return nil
-	}
-	return &s.Spec.AppProtocol
-}
-
 // serviceOf returns the Service of a service. It has no selector. Its one endpoint is the service address: clients in
 // the cluster that use the name reach the gate, and for kube-proxy a sleeping service still has an endpoint. With
 // nodePorts, clients outside may also use a port of each node, from which kube-proxy forwards to that endpoint.
@@ -49,8 +40,7 @@ func serviceOf(s *v1alpha1.WangellService, nodePorts bool) *corev1.Service {
 		ObjectMeta: meta(s),
 		Spec: corev1.ServiceSpec{
 			Type: s.Spec.ServiceType(), IPFamilyPolicy: &policy, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-			Ports: []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: s.Spec.Port,
-				TargetPort: intstr.FromInt32(s.Spec.Port), AppProtocol: appProtocol(s)}},
+			Ports: servicePorts(s.Spec.PortList()),
 		},
 	}
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {

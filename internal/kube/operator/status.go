@@ -145,7 +145,7 @@ func (r *reconciler) writeStatus(ctx context.Context, key v1alpha1.Key, s *v1alp
 		return wait, nil
 	}
 	if next.Status.LoadBalancerIP != s.Status.LoadBalancerIP && next.Status.LoadBalancerIP != "" {
-		note := fmt.Sprintf("the service address is %s:%d", next.Status.LoadBalancerIP, s.Spec.Port)
+		note := fmt.Sprintf("the service address is %s:%d", next.Status.LoadBalancerIP, s.Spec.FirstPort().Number)
 		r.record(s, kubeEvent{v1alpha1.EventAddressAssigned, note})
 	}
 	if !isLost(&s.Status) && isLost(&next.Status) {

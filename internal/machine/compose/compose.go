@@ -74,14 +74,16 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 				Text: "the service is left out: " + strings.ReplaceAll(errs.Error(), "\n", "; ")})
 			continue
 		}
-		if s.Spec.HostPort != 0 {
-			at := s.Spec.HostEndpoint()
-			if other := publisher(published, at); other != "" {
+		for i, port := range s.Spec.PortList() {
+			if !port.Host.IsValid() {
+				continue
+			}
+			if other := publisher(published, port.Host); other != "" {
 				notes = append(notes, Note{Service: name, Field: "ports", Lost: true, Text: fmt.Sprintf(
-					"port %d is not published at the machine: %s already publishes it", s.Spec.HostPort, other)})
-				s.Spec.HostPort, s.Spec.HostAddress = 0, ""
+					"port %d is not published at the machine: %s already publishes it", port.Host.Port(), other)})
+				unpublish(&s.Spec, i)
 			} else {
-				published[at] = name
+				published[port.Host] = name
 			}
 		}
 		services = append(services, s)
@@ -91,6 +93,15 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 		return nil, notes, fmt.Errorf("no service could be translated")
 	}
 	return services, notes, nil
+}
+
+// unpublish leaves a port of a service, counted from 0, unpublished.
+func unpublish(s *v1alpha1.WangellServiceSpec, port int) {
+	if len(s.Ports) > 0 {
+		s.Ports[port].HostPort, s.Ports[port].HostAddress = 0, ""
+		return
+	}
+	s.HostPort, s.HostAddress = 0, ""
 }
 
 // publisher returns the first by name of the services that are published at endpoints that overlap at, or "" if there

@@ -3,10 +3,14 @@
 package compose
 
 import (
+	"fmt"
 	"net/netip"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
+
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // usualPorts are the ports of images whose Compose files seldom name one, by the last part of the image's name.
@@ -16,21 +20,21 @@ var usualPorts = map[string]int32{
 	"valkey": 6379, "wordpress": 80,
 }
 
-// ports finds the port of the service. Services call each other at the ports of containers, so that is the port of the
-// service address as well. It returns false if there is none.
+// maxPorts is the most ports of a service.
+const maxPorts = v1alpha1.MaxPorts
+
+// ports finds the ports of the service. Services call each other at the ports of containers, so those are the ports of
+// the service address as well. It returns false if there is none.
 func (t *translation) ports() bool {
+	var list []v1alpha1.ServicePort
 	for _, p := range t.service.Ports {
-		field := "ports"
-		switch {
-		case p.Protocol != "" && p.Protocol != "tcp":
+		const field = "ports"
+		if p.Protocol != "" && p.Protocol != "tcp" {
 			t.lost(field, "port %d/%s is not served: services are TCP", p.Target, p.Protocol)
 			continue
-		case t.spec.Port != 0 && t.spec.Port != int32(p.Target):
-			t.lost(field, "port %d is not served: a service has one port, and this one has %d", p.Target, t.spec.Port)
-			continue
 		}
-		t.spec.Port = int32(p.Target)
-		if p.Published == "" {
+		port := t.addPort(&list, field, int32(p.Target), p.Name)
+		if port == nil || p.Published == "" {
 			continue
 		}
 		published, err := strconv.ParseUint(p.Published, 10, 16)
@@ -38,21 +42,19 @@ func (t *translation) ports() bool {
 			t.lost(field, "%s is not published at the machine: write spec.hostPort with one port", p.Published)
 			continue
 		}
-		t.publish(p.HostIP, int32(published))
+		t.publish(port, p.HostIP, int32(published))
 	}
 	for _, e := range t.service.Expose {
 		number, protocol, _ := strings.Cut(e, "/")
 		port, err := strconv.ParseUint(number, 10, 16)
-		switch {
-		case err != nil || protocol != "" && protocol != "tcp":
-			t.lost("expose", "%s is not served: services have one TCP port", e)
-		case t.spec.Port == 0:
-			t.spec.Port = int32(port)
-		case t.spec.Port != int32(port):
-			t.lost("expose", "port %d is not served: a service has one port, and this one has %d", port, t.spec.Port)
+		if err != nil || protocol != "" && protocol != "tcp" {
+			t.lost("expose", "%s is not served: write each TCP port by itself", e)
+			continue
 		}
+		t.addPort(&list, "expose", int32(port), "")
 	}
-	if t.spec.Port != 0 {
+	if len(list) > 0 {
+		t.setPorts(list)
 		return true
 	}
 	name, _, _ := strings.Cut(path.Base(t.service.Image), "@")
@@ -67,13 +69,53 @@ func (t *translation) ports() bool {
 	return false
 }
 
-// publish publishes the service at a port of the machine, at the address host of it; "" is every address. What cannot
-// be had is not published at all, rather than at more addresses than the project asks for.
-func (t *translation) publish(host string, port int32) {
+// addPort adds a port to a list, unless it is there. It returns nil if there are too many.
+func (t *translation) addPort(list *[]v1alpha1.ServicePort, field string, number int32, name string) *v1alpha1.ServicePort {
+	for i := range *list {
+		if (*list)[i].Port == number {
+			return &(*list)[i]
+		}
+	}
+	if len(*list) == maxPorts {
+		t.lost(field, "port %d is not served: a service has at most %d ports", number, maxPorts)
+		return nil
+	}
+	*list = append(*list, v1alpha1.ServicePort{Name: portName(*list, number, name), Port: number})
+	return &(*list)[len(*list)-1]
+}
+
+// wellKnown are the names of ports that everybody knows by them.
+var wellKnown = map[int32]string{25: "smtp", 80: "http", 443: "https", 587: "submission", 993: "imaps"}
+
+// portName returns the name of a port: that in the project if it can be one, a well-known one, or its number.
+func portName(others []v1alpha1.ServicePort, number int32, name string) string {
+	taken := func(name string) bool {
+		return slices.ContainsFunc(others, func(p v1alpha1.ServicePort) bool { return p.Name == name })
+	}
+	for _, n := range []string{strings.ToLower(name), wellKnown[number]} {
+		if v1alpha1.IsPortName(n) && !taken(n) {
+			return n
+		}
+	}
+	return fmt.Sprintf("tcp-%d", number)
+}
+
+// setPorts sets the ports of the service: one as port and hostPort, several as ports.
+func (t *translation) setPorts(list []v1alpha1.ServicePort) {
+	if len(list) > 1 {
+		t.spec.Ports = list
+		return
+	}
+	t.spec.Port, t.spec.HostPort, t.spec.HostAddress = list[0].Port, list[0].HostPort, list[0].HostAddress
+}
+
+// publish publishes a port of the service at a port of the machine, at the address host of it; "" is every address. What
+// cannot be had is not published at all, rather than at more addresses than the project asks for.
+func (t *translation) publish(p *v1alpha1.ServicePort, host string, port int32) {
 	const field = "ports"
-	if t.spec.HostPort != 0 {
-		t.lost(field, "port %d is not published at the machine: a service is published once, and this one is at port %d",
-			port, t.spec.HostPort)
+	if p.HostPort != 0 {
+		t.lost(field, "port %d is not published at the machine: port %d of the service is published once, at port %d",
+			port, p.Port, p.HostPort)
 		return
 	}
 	if host != "" {
@@ -84,8 +126,8 @@ func (t *translation) publish(host string, port int32) {
 				"an IPv4 address of the machine, such as 127.0.0.1", port, host)
 			return
 		case !addr.IsUnspecified():
-			t.spec.HostAddress = addr.String()
+			p.HostAddress = addr.String()
 		}
 	}
-	t.spec.HostPort = port
+	p.HostPort = port
 }

@@ -45,12 +45,13 @@ func (a *services) tryPorts() {
 	}
 	a.published.ports = maps.Clone(a.published.ports)
 	for _, s := range a.given {
-		k, at := v1alpha1.KeyOf(s), s.Spec.HostEndpoint()
-		if !at.IsValid() || free[at] != k {
-			continue
+		k := v1alpha1.KeyOf(s)
+		for _, port := range s.Spec.PortList() {
+			if at := port.Host; at.IsValid() && free[at] == k {
+				a.published.ports[at] = netip.AddrPortFrom(a.book.given[k], uint16(port.Number))
+				a.log.Info("a service has got its port of the machine", "service", string(k), "hostPort", at.Port())
+			}
 		}
-		a.published.ports[at] = netip.AddrPortFrom(a.book.given[k], uint16(s.Spec.Port))
-		a.log.Info("a service has got its port of the machine", "service", string(k), "hostPort", at.Port())
 	}
 	a.publish(a.published)
 }

@@ -48,41 +48,36 @@ func (h *hostPorts) take(list []*v1alpha1.WangellService) (commit func() map[net
 	}
 	var later []netip.AddrPort // those that overlap endpoints which commit gives back
 	for _, s := range list {
-		at, k := s.Spec.HostEndpoint(), v1alpha1.KeyOf(s)
-		if !at.IsValid() {
-			continue
-		}
-		for other, of := range wanted {
-			if v1alpha1.EndpointsOverlap(at, other) {
-				rollback()
-				return nil, nil, fmt.Errorf("service %s: spec.hostPort %d is already that of service %s: choose another",
-					k, at.Port(), of)
+		k := v1alpha1.KeyOf(s)
+		for _, port := range s.Spec.PortList() {
+			at := port.Host
+			if !at.IsValid() {
+				continue
 			}
-		}
-		wanted[at] = k
-		if h.off {
-			rollback()
-			return nil, nil, fmt.Errorf("service %s: spec.hostPort %d needs nf_tables in the kernel, and --egress: "+
-				"'wangell doctor' shows the first", k, at.Port())
-		}
-		if h.held[at] != nil {
-			continue
-		}
-		l, err := listenAt(at)
-		if err == nil {
-			fresh[at] = l
-			continue
-		}
-		why, waits := cannotYet(at, err)
-		switch {
-		case !waits:
-			rollback()
-			return nil, nil, fmt.Errorf("service %s: spec.hostPort %d cannot be used on this machine: %w: "+
-				"choose another", k, at.Port(), errors.Unwrap(err))
-		case h.overlaps(at):
-			later = append(later, at)
-		default:
-			busy[at] = waitPort{k, why}
+			if err := h.free(at, k, wanted); err != nil {
+				rollback()
+				return nil, nil, err
+			}
+			wanted[at] = k
+			if h.held[at] != nil {
+				continue
+			}
+			l, err := listenAt(at)
+			if err == nil {
+				fresh[at] = l
+				continue
+			}
+			why, waits := cannotYet(at, err)
+			switch {
+			case !waits:
+				rollback()
+				return nil, nil, fmt.Errorf("service %s: spec.hostPort %d cannot be used on this machine: %w: "+
+					"choose another", k, at.Port(), errors.Unwrap(err))
+			case h.overlaps(at):
+				later = append(later, at)
+			default:
+				busy[at] = waitPort{k, why}
+			}
 		}
 	}
 	commit = func() map[netip.AddrPort]waitPort {
@@ -111,6 +106,20 @@ func (h *hostPorts) take(list []*v1alpha1.WangellService) (commit func() map[net
 		return maps.Clone(busy)
 	}
 	return commit, rollback, nil
+}
+
+// free returns an error if a service cannot be published at an endpoint: others are wanted already, or none can be.
+func (h *hostPorts) free(at netip.AddrPort, k v1alpha1.Key, wanted map[netip.AddrPort]v1alpha1.Key) error {
+	for other, of := range wanted {
+		if v1alpha1.EndpointsOverlap(at, other) {
+			return fmt.Errorf("service %s: spec.hostPort %d is already that of service %s: choose another", k, at.Port(), of)
+		}
+	}
+	if h.off {
+		return fmt.Errorf("service %s: spec.hostPort %d needs nf_tables in the kernel, and --egress: "+
+			"'wangell doctor' shows the first", k, at.Port())
+	}
+	return nil
 }
 
 // overlaps reports whether an endpoint that is held overlaps at.

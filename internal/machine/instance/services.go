@@ -135,9 +135,10 @@ func (a *services) applyGiven(ctx context.Context) error {
 	p := publication{ports: map[netip.AddrPort]netip.AddrPort{}}
 	p.services, p.lead = a.addresses(keys, book)
 	for i, s := range list {
-		at := s.Spec.HostEndpoint()
-		if _, waits := busy[at]; at.IsValid() && !waits {
-			p.ports[at] = netip.AddrPortFrom(book.given[keys[i]], uint16(s.Spec.Port))
+		for _, port := range s.Spec.PortList() {
+			if _, waits := busy[port.Host]; port.Host.IsValid() && !waits {
+				p.ports[port.Host] = netip.AddrPortFrom(book.given[keys[i]], uint16(port.Number))
+			}
 		}
 	}
 	a.book, a.applied = book, keys

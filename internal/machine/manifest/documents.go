@@ -87,10 +87,10 @@ func (l *loader) conflicts(d *decoder, doc *document, s *v1alpha1.WangellService
 	other, taken := l.addresses[s.Spec.Address]
 	switch {
 	case !taken:
-		l.addresses[s.Spec.Address] = addressUse{key, s.Spec.Port, place{doc.file, at.Line}}
-	case other.port == s.Spec.Port:
+		l.addresses[s.Spec.Address] = addressUse{key, s.Spec.FirstPort().Number, place{doc.file, at.Line}}
+	case other.port == s.Spec.FirstPort().Number:
 		d.fail(at, pathOf("spec.address"), "use another address, or leave it out",
-			"%s:%d is already the service address of %s at %s", s.Spec.Address, s.Spec.Port, other.key, other.at)
+			"%s:%d is already the service address of %s at %s", s.Spec.Address, other.port, other.key, other.at)
 	default:
 		d.fail(at, pathOf("spec.address"), "use another address, or leave it out",
 			"%s is already the address of %s at %s, and an address belongs to one service",

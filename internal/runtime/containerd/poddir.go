@@ -41,7 +41,9 @@ func (r *Runtime) makePodDir(s *v1alpha1.WangellService, id string) error {
 }
 
 // isNameServer reports whether a service wants the port of the name server in its pod's network for itself.
-func isNameServer(s *v1alpha1.WangellService) bool { return s.Spec.TargetPort == domainPort }
+func isNameServer(s *v1alpha1.WangellService) bool {
+	return slices.ContainsFunc(s.Spec.PortList(), func(p v1alpha1.Port) bool { return p.Target == domainPort })
+}
 
 // domainPort is the port of the DNS (RFC 1035).
 const domainPort = 53

@@ -4,7 +4,6 @@ package kube
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -116,9 +115,7 @@ func (r *Runtime) observePod(p *pod, o *corev1.Pod, inherited bool) {
 	if c := o.Annotations[v1alpha1.AnnotationContainer]; c != "" {
 		p.container = c
 	}
-	if port, err := strconv.ParseUint(o.Annotations[v1alpha1.AnnotationTargetPort], 10, 16); err == nil {
-		p.rt.Port = uint16(port)
-	}
+	p.rt.Ports = v1alpha1.TargetsIn(o.Annotations[v1alpha1.AnnotationTargetPort])
 	if g := o.Spec.TerminationGracePeriodSeconds; g != nil {
 		p.grace = time.Duration(*g) * time.Second
 	}

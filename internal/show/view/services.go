@@ -87,7 +87,7 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 
 // Address returns the service address with its port.
 func Address(s status.Status) string {
-	return net.JoinHostPort(s.Service.Status.LoadBalancerIP, strconv.Itoa(int(s.Service.Spec.Port)))
+	return net.JoinHostPort(s.Service.Status.LoadBalancerIP, strconv.Itoa(int(s.Service.Spec.FirstPort().Number)))
 }
 
 // wakeCount returns the number of wakes.
