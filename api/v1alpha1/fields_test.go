@@ -40,7 +40,7 @@ func TestFieldsOfPodsAreNotAllowedBesideTemplateOrTraffic(t *testing.T) {
 	for _, f := range hashedFields {
 		switch f.name {
 		case "": // Config is no part of the document
-		case "targetPort": // the port of the service, whatever describes its pods
+		case "targetPort", "ports": // of the service, whatever describes its pods
 		case "template":
 			if f.uses&ofRevisions == 0 {
 				t.Error("template is allowed beside traffic")
@@ -77,7 +77,7 @@ func TestFieldsOfContainersAreCopied(t *testing.T) {
 	for i := range spec.NumField() {
 		f := spec.Field(i)
 		k, ok := kubernetes.FieldByName(f.Name)
-		if ok && (k.Type != f.Type || uses[f.Name]&ofContainer == 0) {
+		if ok && f.Name != "Ports" && (k.Type != f.Type || uses[f.Name]&ofContainer == 0) {
 			t.Errorf("%s is not that of a Kubernetes container: another type, or it is not ofContainer", f.Name)
 		}
 	}
@@ -120,10 +120,10 @@ func TestSchemaTextNamesEachField(t *testing.T) {
 	ofRevisions := SchemaText("$hasOfRevisions")
 	for _, f := range hashedFields {
 		has := "has(self." + f.name + ")"
-		if beside := f.name != "" && f.name != "targetPort"; strings.Contains(ofRevisions, has) != beside {
+		if beside := f.name != "" && f.name != "targetPort" && f.name != "ports"; strings.Contains(ofRevisions, has) != beside {
 			t.Errorf("the rule about traffic names %s: %t", f.name, !beside)
 		}
-		besideTemplate := !slices.Contains([]string{"", "targetPort", "image", "template"}, f.name)
+		besideTemplate := !slices.Contains([]string{"", "targetPort", "ports", "image", "template"}, f.name)
 		if strings.Contains(inTemplate, has) != besideTemplate || besideTemplate && !strings.Contains(names, f.name) {
 			t.Errorf("the rule about template names %s: %t", f.name, !besideTemplate)
 		}

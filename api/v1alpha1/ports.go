@@ -120,6 +120,7 @@ func (e *ValidationErrors) ports(s *WangellServiceSpec) {
 	switch {
 	case s.Port == 0 && len(s.Ports) == 0:
 		e.add(specPath.Child("port"), "write the port that clients use, for example port: 80", "missing")
+		return
 	case len(s.Ports) == 0:
 		return
 	}

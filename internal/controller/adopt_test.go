@@ -174,7 +174,7 @@ func TestMinReplicasRunOnACluster(t *testing.T) {
 func TestAdoptedPodKeepsItsPort(t *testing.T) {
 	w := newCluster(t, func(r *fakeCluster) {
 		p := r.place(newService("a"))
-		p.Port = 4711
+		p.Ports[0] = 4711
 		r.pods[p.ID] = p
 	})
 	a := w.put(newService("a"), 1)

@@ -217,8 +217,10 @@ func (g *Gate) attachAll() error {
 			continue // on another node
 		}
 		g.nameNetns(index, int(p.Ifindex)) // the adopted pod may lack it
-		if err := g.nameDevice(index); err != nil {
-			return err
+		if g.podTable.devices[p.Ifindex][0] == index {
+			if err := g.nameDevice(index); err != nil {
+				return err
+			}
 		}
 		// The daemon removes a pod whose device is gone.
 		if err := g.attachPod(int(p.Ifindex)); err != nil {

@@ -118,8 +118,11 @@ func (g *Gate) linkPod(p Pod, index uint32) error {
 	if err := g.objs.PodPorts.Put(gatePodPort{Ifindex: uint32(p.Ifindex), Port: htons(p.Addr.Port())}, index); err != nil {
 		return fmt.Errorf("writing its port to the gate's map: %w", err)
 	}
-	if err := g.nameDevice(index); err != nil {
-		return err
+	t := &g.podTable
+	if t.addDevice(uint32(p.Ifindex), index); t.devices[uint32(p.Ifindex)][0] == index {
+		if err := g.nameDevice(index); err != nil {
+			return err
+		}
 	}
 	g.nameNetns(index, p.Ifindex)
 	return g.attachPod(p.Ifindex)
@@ -136,32 +139,22 @@ func (g *Gate) unlinkPod(at []netip.AddrPort, index uint32) error {
 		return err
 	}
 	err = errors.Join(err, ignoreMissing(g.objs.PodPorts.Delete(gatePodPort{Ifindex: p.Ifindex, Port: p.Port})))
-	if g.sharesDevice(index) {
+	g.podTable.removeDevice(p.Ifindex, index)
+	var named gatePodDevice // another pod may have the address by now
+	ours := g.objs.PodDevices.Lookup(p.Addr, &named) == nil && named.Ifindex == p.Ifindex
+	if others := g.podTable.devices[p.Ifindex]; len(others) > 0 {
+		if ours && named.Pod == index {
+			err = errors.Join(err, g.nameDevice(others[0]))
+		}
 		return err
 	}
-	var named gatePodDevice // another pod may have the address by now
-	if g.objs.PodDevices.Lookup(p.Addr, &named) == nil && named.Ifindex == p.Ifindex {
+	if ours {
 		err = errors.Join(err, ignoreMissing(g.objs.PodDevices.Delete(p.Addr)))
 	}
 	if IsFront(p.Id) {
 		err = errors.Join(err, ignoreMissing(g.objs.FrontDevices.Delete(p.Ifindex)))
 	}
 	return errors.Join(err, g.detachPod(int(p.Ifindex)))
-}
-
-// sharesDevice reports whether several pods have this pod's device, such as the fronts of services. The caller holds
-// podTable.mu.
-func (g *Gate) sharesDevice(index uint32) bool {
-	p := g.pods.at(index)
-	if !IsFront(p.Id) {
-		return false
-	}
-	for i := range g.podTable.pool.next {
-		if o := g.pods.at(i); i != index && o.Ifindex == p.Ifindex && podState(o) != gatePodStatePOD_UNUSED {
-			return true
-		}
-	}
-	return false
 }
 
 // RemovePod removes a pod. Its flows are forgotten, and further segments of them are answered with a RST.

@@ -4,6 +4,7 @@ package gate
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,13 +98,14 @@ type podTable struct {
 	pool       indexPool
 	services   map[netip.AddrPort]map[uint64]uint32 // service → ID of a pod → its index
 	generation uint32                               // of the latest pod
+	devices    map[uint32][]uint32                  // interface index of a local pod → its index, one for each port
 
 	serving sync.Mutex // held while the pods that take a service's new flows change
 }
 
 // adopt takes over the pods that an earlier process has added to services with these addresses, by index.
 func (t *podTable) adopt(pods *view[gatePod], addrs map[uint32]netip.AddrPort) {
-	t.services = map[netip.AddrPort]map[uint64]uint32{}
+	t.services, t.devices = map[netip.AddrPort]map[uint64]uint32{}, map[uint32][]uint32{}
 	// Above the generation of any removed pod, whose flows may still be in the table.
 	t.generation = uint32(time.Now().Unix())
 	used := func(i uint32) bool { return podState(pods.at(i)) != gatePodStatePOD_UNUSED }
@@ -119,7 +121,23 @@ func (t *podTable) adopt(pods *view[gatePod], addrs map[uint32]netip.AddrPort) {
 				p.setVIP(a)
 			}
 			t.add(service, p.Id, i)
+			t.addDevice(p.Ifindex, i)
 		}
+	}
+}
+
+// addDevice records that a pod has a device; 0 is none. The caller holds mu.
+func (t *podTable) addDevice(ifindex, index uint32) {
+	if ifindex != 0 && !slices.Contains(t.devices[ifindex], index) {
+		t.devices[ifindex] = append(t.devices[ifindex], index)
+	}
+}
+
+// removeDevice reverses addDevice.
+func (t *podTable) removeDevice(ifindex, index uint32) {
+	left := slices.DeleteFunc(t.devices[ifindex], func(i uint32) bool { return i == index })
+	if t.devices[ifindex] = left; len(left) == 0 {
+		delete(t.devices, ifindex)
 	}
 }
 

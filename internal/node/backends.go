@@ -26,11 +26,24 @@ func (d *daemon) applyBackends(m *wire.Backends) (front bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m.Generation < s.generation {
+	if m.Generation < s.generation || s.further() {
 		return false
 	}
 	defer d.fronts.notify()
 	defer notify(d.maintenance)
+	for i, port := range s.ports() {
+		front = d.applyPort(port, atPort(m, i)) || front
+	}
+	for _, b := range m.Pods { // now that no port gives them new flows
+		if p := s.pods[b.PodID]; p != nil && b.State == wire.PodDraining && p.home {
+			d.settle(s, p)
+		}
+	}
+	return front
+}
+
+// applyPort changes the pods at one port of a service to what the controller wants, as applyBackends. s.mu is held.
+func (d *daemon) applyPort(s *service, m *wire.Backends) (front bool) {
 	s.generation = m.Generation
 	served := s.serving()
 	wanted := make(map[uint64]bool, len(m.Pods))
@@ -70,16 +83,17 @@ func (d *daemon) applyBackend(s *service, b wire.Backend) error {
 	}
 	p.addr, p.netns, p.home = b.Addr, b.Netns, b.Node == d.cfg.Node
 	p.probe, p.runtimeID = b.Probe, b.Runtime
+	p.listened = p.listened || p.home && p.serving
 	before := p.state
 	p.state = b.State
-	if before == 0 && p.home {
+	if before == 0 && p.home && !s.further() {
 		d.introduce(s, p)
 	}
 	switch b.State {
 	case wire.PodStarting:
 		return d.applyStarting(s, p, before)
 	case wire.PodServing:
-		if p.restarting || p.unready() {
+		if p.restarting || s.unready(p.id) {
 			return nil // it serves once it listens again, and is ready
 		}
 		d.endWatch(p)
@@ -102,11 +116,8 @@ func (d *daemon) applyBackend(s *service, b wire.Backend) error {
 		}
 		p.serving = false
 		p.drained = s.generation
-		if q := d.freezing.find(p.id); q != nil && q.visits != nil {
+		if q := d.freezing.find(p.id); q != nil && q.visits != nil && !s.further() {
 			d.tasks.Go(func() { d.thaw(q, 0, "") }) // kubelet does not thaw it for its stop signal
-		}
-		if p.home {
-			d.settle(s, p)
 		}
 	}
 	return nil
@@ -122,8 +133,9 @@ func (d *daemon) applyStarting(s *service, p *pod, before wire.PodState) error {
 		if p.probe != "" && p.probes == nil {
 			d.startProbes(s, p, 0)
 		}
-	case p.home && p.probes != nil:
+	case p.home && p.probes != nil && (p.listened || s.group == nil):
 		p.probes.reportUnready(d, s, p) // the controller may be another one
+	case p.home && p.listened: // it waits for the readinessProbe, which the first port looks after
 	case p.home && p.watch == nil:
 		return d.startWatch(s, p)
 	case p.home && before == 0:
@@ -192,9 +204,9 @@ func (d *daemon) addPod(s *service, b wire.Backend) (*pod, error) {
 		s.pods = map[uint64]*pod{}
 	}
 	s.pods[b.PodID] = p
-	d.mu.Lock()
-	d.pods++
-	d.mu.Unlock()
+	if !s.further() {
+		d.countPods(1)
+	}
 	notify(d.maintenance)
 	return p, nil
 }
@@ -203,7 +215,7 @@ func (d *daemon) addPod(s *service, b wire.Backend) (*pod, error) {
 func (d *daemon) removePod(s *service, p *pod) {
 	d.endWatch(p)
 	p.endProbes()
-	if q := d.freezing.find(p.id); q != nil {
+	if q := d.freezing.find(p.id); q != nil && !s.further() {
 		d.tasks.Go(func() { d.thaw(q, 0, "") })
 	}
 	if p.direct != nil {
@@ -213,9 +225,9 @@ func (d *daemon) removePod(s *service, p *pod) {
 		d.log.Error("cannot remove a pod", "service", s.name, "pod", p.id, "error", err)
 	}
 	delete(s.pods, p.id)
-	d.mu.Lock()
-	d.pods--
-	d.mu.Unlock()
+	if !s.further() {
+		d.countPods(-1)
+	}
 }
 
 // handshakeWait is how long a drained pod's handshakes may take to complete. The controller waits five seconds for the
@@ -266,7 +278,7 @@ func (d *daemon) settle(s *service, p *pod) {
 
 // hasHandshakes reports whether a pod has half-open flows. s.mu is held.
 func (d *daemon) hasHandshakes(s *service, p *pod) bool {
-	c, err := d.gate.PodCounters(s.addr, p.id)
+	c, err := d.podCounters(s, p.id)
 	return err == nil && c.HalfOpen > 0
 }
 

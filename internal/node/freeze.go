@@ -74,7 +74,7 @@ func (d *daemon) applyFreeze(m *wire.Freeze) {
 
 // freeze freezes a pod, or reports why not. s.mu is held.
 func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
-	if !p.serving || p.state == wire.PodDraining {
+	if !s.serves(p.id) || p.state == wire.PodDraining {
 		d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq})
 		return
 	}
@@ -93,7 +93,8 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 		return
 	}
 	c, err := d.counters(s, p)
-	last := lastPacket(p, c)
+	_, since := s.open(p.id)
+	last := max(c.LastPacket, since)
 	if err != nil || lifecycle.UsedSince(b.LastPacket, last, s.idleAfter()) {
 		d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq})
 		return
@@ -157,11 +158,10 @@ func (d *daemon) suspend(q *frozenPod, last monotime.Time) (frozen bool, err err
 	if err := d.freezing.records.write(q.id, q.place()); err != nil {
 		return false, err
 	}
-	if err := d.gate.SetFrozen(q.addr(), q.id, true); err != nil {
+	if err := d.setFrozen(q, true); err != nil {
 		return false, err
 	}
-	c, err := d.gate.PodCounters(q.addr(), q.id)
-	if err != nil || c.LastAsked > last {
+	if asked, err := d.lastAsked(q); err != nil || asked > last {
 		return false, err
 	}
 	q.mu.Lock()
@@ -286,7 +286,7 @@ func (d *daemon) awaitThawed(ctx context.Context, id uint64) {
 // counters reads the counters of a pod. If its service is frozen while it is idle, only packets count that needed its
 // program or came from it.
 func (d *daemon) counters(s *service, p *pod) (gate.PodCounters, error) {
-	c, err := d.gate.PodCounters(s.addr, p.id)
+	c, err := d.podCounters(s, p.id)
 	if s.freezeAfter > 0 {
 		c.LastPacket = c.LastAsked
 	}

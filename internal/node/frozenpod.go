@@ -82,7 +82,20 @@ func (q *frozenPod) place() frozenPlace {
 func (q *frozenPod) addr() netip.AddrPort {
 	q.service.mu.Lock()
 	defer q.service.mu.Unlock()
-	return q.service.addr
+	return q.service.first().addr
+}
+
+// addrs returns the addresses at which the gate has the pod: one for each port of its service. q.mu may be held, but not
+// the service's.
+func (q *frozenPod) addrs() (addrs []netip.AddrPort) {
+	q.service.mu.Lock()
+	defer q.service.mu.Unlock()
+	for _, port := range q.service.ports() {
+		if port.pods[q.id] != nil {
+			addrs = append(addrs, port.addr)
+		}
+	}
+	return addrs
 }
 
 // find returns a pod that is frozen, or about to be; nil if the pod runs.

@@ -84,9 +84,15 @@ func (d *daemon) podListens(s *service, p *pod, w *listenWatch, at monotime.Time
 		return // the controller has changed the pod's state meanwhile
 	}
 	d.endWatch(p)
-	if p.probe != "" {
-		d.startProbes(s, p, at)
-		return
+	p.listened = true
+	if first := s.first().pods[p.id]; first != nil && first.probe != "" {
+		if first.probes == nil {
+			d.startProbes(s.first(), first, at)
+			return
+		}
+		if first.unready() {
+			return // ready serves it
+		}
 	}
 	d.serve(s, p)
 	d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: at})
@@ -148,9 +154,13 @@ func (d *daemon) awaitListening(s *service, p *pod) {
 		d.log.Error("cannot stop new flows to a pod that does not listen", "service", s.name, "pod", p.id, "error", err)
 		return
 	}
-	p.serving, p.restarting = false, true
+	p.serving, p.restarting, p.listened = false, true, false
 	d.fronts.notify()
-	p.endProbes()
+	if others, _ := s.open(p.id); !others {
+		if first := s.first().pods[p.id]; first != nil {
+			first.endProbes()
+		}
+	}
 	d.log.Info("a pod does not listen any more: no new flows until it does", "service", s.name, "pod", p.id)
 	d.send(&wire.Deaf{Service: s.addr, PodID: p.id, At: monotime.Now()})
 	d.wakeForParked(s)

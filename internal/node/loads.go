@@ -93,7 +93,7 @@ func (d *daemon) balance(ctx context.Context) {
 func (d *daemon) noteShared(s *service) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(s.pods) < 2 {
+	if len(s.pods) < 2 || s.further() {
 		delete(d.shared, s)
 		return
 	}
@@ -119,12 +119,12 @@ func (d *daemon) sendLoads() {
 	for _, s := range d.sharedServices() {
 		s.mu.Lock()
 		for id, p := range s.pods {
-			open, ok := d.gate.OpenFlows(s.addr, id)
+			open, ok := d.openFlows(s, id)
 			switch {
 			case !ok:
 			case !p.home:
 				p.own.add(open)
-			case p.serving && len(due) < loadMessages*wire.MaxPodLoads && p.load.due(open):
+			case s.serves(id) && len(due) < loadMessages*wire.MaxPodLoads && p.load.due(open):
 				due = append(due, wire.PodLoad{Service: s.addr, PodID: id, OpenFlows: open})
 			}
 		}
@@ -132,6 +132,18 @@ func (d *daemon) sendLoads() {
 	}
 	for pods := range slices.Chunk(due, wire.MaxPodLoads) {
 		d.send(&wire.Loads{Pods: pods})
+	}
+}
+
+// setElsewhere tells the gate how many flows a pod has from other nodes, at all ports of its service. s.mu is held.
+func (d *daemon) setElsewhere(s *service, id uint64, n uint32) {
+	for _, port := range s.ports() {
+		if port.pods[id] == nil {
+			continue
+		}
+		if err := d.gate.SetElsewhere(port.addr, id, n); err != nil {
+			d.log.Error("cannot balance new flows", "service", s.name, "pod", id, "error", err)
+		}
 	}
 }
 
@@ -145,10 +157,8 @@ func (d *daemon) applyLoads(m *wire.Loads) {
 		s.mu.Lock()
 		if p := s.pods[l.PodID]; p != nil && !p.home {
 			// The gate has the pod: pods are removed with s.mu held.
-			own, _ := d.gate.OpenFlows(s.addr, p.id)
-			if err := d.gate.SetElsewhere(s.addr, p.id, p.own.others(l.OpenFlows, own)); err != nil {
-				d.log.Error("cannot balance new flows", "service", s.name, "pod", p.id, "error", err)
-			}
+			own, _ := d.openFlows(s, p.id)
+			d.setElsewhere(s, p.id, p.own.others(l.OpenFlows, own))
 		}
 		s.mu.Unlock()
 	}

@@ -151,6 +151,9 @@ func (d *daemon) sendStats(now monotime.Time) {
 // readStats returns the changed counters of a service's pods, and reports the service if it has become idle. s.mu is
 // held.
 func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodStats) {
+	if s.further() {
+		return nil // the first port reports for all
+	}
 	frozen := d.allFrozen(s)
 	if frozen && now.Sub(s.countersRead) < idleAgain {
 		return nil
@@ -183,9 +186,9 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 			p.lastReported = st
 			changed = append(changed, st)
 		}
-		if p.serving || p.unready() {
+		if open, since := s.open(p.id); open || p.unready() {
 			serving = true
-			last = max(last, lastPacket(p, c))
+			last = max(last, c.LastPacket, since)
 		}
 	}
 	if after := s.idleAfter(); !serving || frozen || after == 0 || now.Sub(last) < after {
@@ -203,11 +206,12 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 // allFrozen reports whether all serving pods of a service are frozen: then hardly anything changes, and many such
 // services must cost nothing. s.mu is held.
 func (d *daemon) allFrozen(s *service) bool {
+	s = s.first()
 	if len(s.pods) == 0 || s.generation == 0 {
 		return false
 	}
 	for _, p := range s.pods {
-		if !p.home || p.state != wire.PodServing || !d.freezing.isFrozen(p.id) {
+		if !p.home || !s.isToServe(p.id) || !d.freezing.isFrozen(p.id) {
 			return false
 		}
 	}

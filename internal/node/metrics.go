@@ -32,7 +32,8 @@ type collector struct {
 }
 
 func newCollector(d *daemon) *collector {
-	byService := []string{"namespace", "service", "address"}
+	// The label port is empty for the first port of a service.
+	byService := []string{"namespace", "service", "address", "port"}
 	byDirection := append(byService, "direction")
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("wangell_gate_"+name, help, labels, nil)
@@ -127,7 +128,7 @@ func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
 	}
 	namespace, service, _ := strings.Cut(s.name, "/")
 	export := func(d *prometheus.Desc, kind prometheus.ValueType, v uint64, more ...string) {
-		labels := append([]string{namespace, service, s.addr.String()}, more...)
+		labels := append([]string{namespace, service, s.addr.String(), s.port}, more...)
 		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
 	}
 	for name, v := range map[string]uint64{

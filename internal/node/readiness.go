@@ -35,6 +35,12 @@ const answerPause = time.Second
 // unready reports whether a pod listens and must get no new flows. s.mu is held.
 func (p *pod) unready() bool { return p.probes != nil && !p.probes.machine.Ready() }
 
+// unready reports whether a pod listens and must get no new flows at any port of the service. s.mu is held.
+func (s *service) unready(id uint64) bool {
+	p := s.first().pods[id]
+	return p != nil && p.unready()
+}
+
 // endProbes stops the probes of a pod, if there are any. s.mu is held.
 func (p *pod) endProbes() {
 	if p.probes != nil {
@@ -49,20 +55,20 @@ func (d *daemon) startProbes(s *service, p *pod, listened monotime.Time) {
 	spec, err := readiness.Decode(p.probe)
 	if err != nil { // of a newer version
 		d.log.Error("cannot probe a pod: it is served without", "service", s.name, "pod", p.id, "error", err)
-		if !p.serving {
-			d.serve(s, p)
-			d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: listened})
+		if !s.serves(p.id) {
+			d.serveReady(s, p.id)
 		}
 		return
 	}
 	ctx, cancel := context.WithCancel(d.ctx)
 	began := p.began
-	if p.serving {
+	serving := s.serves(p.id)
+	if serving {
 		began = time.Now()
 	}
-	q := &probes{cancel: cancel, machine: readiness.NewMachine(spec, began, p.serving), listened: listened}
+	q := &probes{cancel: cancel, machine: readiness.NewMachine(spec, began, serving), listened: listened}
 	p.probes = q
-	if !p.serving {
+	if !serving {
 		q.reportUnready(d, s, p)
 	}
 	prober := &readiness.Prober{Spec: spec, Addr: p.addr.Addr(), Dial: dialerIn(p.netns)}
@@ -129,15 +135,13 @@ func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer s
 	switch q.machine.Answered(started, time.Now(), ok) {
 	case readiness.Ready:
 		q.answer, q.listens, q.lastReported = "", "", ""
-		d.serve(s, p)
-		d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: p.since})
+		d.serveReady(s, p.id)
 	case readiness.Unready:
 		d.log.Warn("a pod gets no new flows: its readinessProbe fails", "service", s.name, "pod", p.id, "answer", answer)
-		if err := d.gate.Drain(s.addr, p.id); err != nil {
-			d.log.Error("cannot stop new flows to a pod", "service", s.name, "pod", p.id, "error", err)
+		if !d.stopServing(s, p.id) {
 			return
 		}
-		p.serving, q.listened = false, 0
+		q.listened = 0
 		d.fronts.notify()
 		q.reportUnready(d, s, p)
 	case readiness.Failed:
@@ -148,6 +152,32 @@ func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer s
 			q.reportUnready(d, s, p)
 		}
 	}
+}
+
+// serveReady gives a pod that has become ready new flows at the ports at which it listens. s.mu is held.
+func (d *daemon) serveReady(s *service, id uint64) {
+	for _, port := range s.ports() {
+		if p := port.pods[id]; p != nil && (p.listened || s.group == nil) {
+			d.serve(port, p)
+			d.send(&wire.Listening{Service: port.addr, PodID: id, At: p.since})
+		}
+	}
+}
+
+// stopServing stops new flows to a pod at all ports of its service. It reports whether that worked. s.mu is held.
+func (d *daemon) stopServing(s *service, id uint64) bool {
+	for _, port := range s.ports() {
+		p := port.pods[id]
+		if p == nil || !p.serving {
+			continue
+		}
+		if err := d.gate.Drain(port.addr, id); err != nil {
+			d.log.Error("cannot stop new flows to a pod", "service", s.name, "pod", id, "error", err)
+			return false
+		}
+		p.serving = false
+	}
+	return true
 }
 
 // reportUnready reports the state of an unready pod to the controller. s.mu is held.

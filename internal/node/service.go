@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"sync"
 	"time"
 
 	"wangell.loutres.me/internal/base/monotime"
@@ -15,11 +14,13 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// service is a service of the table, guarded by mu, which is held while the gate is changed for the service, so that
+// service is a service of the table, or a port of one that has several, guarded by mu, which is held while the gate is changed for the service, so that
 // messages and kernel events of one service are handled one at a time. The daemon's mu is held as well when addr or
 // announce change.
 type service struct {
-	mu           sync.Mutex
+	mu           groupMutex
+	group        *group // nil if the service has one port
+	port         string // the name of a further port
 	addr         netip.AddrPort
 	name         string
 	idle         time.Duration // idle timeout; 0 if the service never sleeps
@@ -61,6 +62,7 @@ type pod struct {
 	pause        time.Duration // the last such pause
 	since        monotime.Time // when it began to serve
 	watch        *listenWatch  // until it listens
+	listened     bool          // home: it was seen to listen, and does as far as is known
 	probe        string        // home: its readinessProbe, as the controller sent it; empty if there is none
 	runtimeID    string        // home: the container runtime's ID, if it has a probe
 	began        time.Time     // when it was added here

@@ -4,6 +4,7 @@ package node
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"wangell.loutres.me/internal/gate"
@@ -14,19 +15,27 @@ import (
 func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip.AddrPort) {
 	d.tableMu.Lock()
 	defer d.tableMu.Unlock()
+	flat := flatten(upserts)
 	if full {
-		removals = append(removals, d.servicesExcept(upserts)...)
+		removals = append(removals, d.servicesExcept(flat)...)
 	}
+	removals = append(removals, d.droppedPorts(upserts, flat, removals)...)
+	removals = slices.DeleteFunc(removals, func(a netip.AddrPort) bool { // a port may be the first one, and so the key
+		return slices.ContainsFunc(flat, func(u wire.Service) bool { return u.Addr == a })
+	})
 	changed := map[netip.Addr]bool{} // VIPs
-	moves := d.takeMoves(upserts, removals)
-	d.endReplaced(upserts, removals, moves, changed)
+	moves := d.takeMoves(flat, removals)
+	d.endReplaced(flat, removals, moves, changed)
 	for _, m := range moves {
 		d.move(m, changed)
 	}
-	for _, u := range upserts {
+	for _, u := range flat {
 		if err := d.setService(u, changed); err != nil {
 			d.log.Error("cannot serve a service", "service", u.Name, "address", u.Addr, "error", err)
 		}
+	}
+	for i := range upserts {
+		d.link(&upserts[i])
 	}
 	if !full {
 		d.announceChanged(changed)

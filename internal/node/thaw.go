@@ -119,7 +119,7 @@ func (d *daemon) thaw(q *frozenPod, seq uint64, reason string) {
 		return
 	}
 	notify(d.maintenance) // which rests while all pods are frozen
-	if err := d.gate.SetFrozen(q.addr(), q.id, false); err != nil {
+	if err := d.setFrozen(q, false); err != nil {
 		d.log.Debug("a thawed pod is gone", "address", q.addr(), "pod", q.id, "error", err)
 	}
 	if err := d.freezing.records.remove(q.id); err != nil {

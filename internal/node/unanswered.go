@@ -28,7 +28,7 @@ func (d *daemon) awaited(s *service, now monotime.Time) bool {
 		return true
 	}
 	for _, p := range s.pods {
-		if !p.home || p.netns == "" || !p.serving && !p.unready() {
+		if !p.home || p.netns == "" || !s.serves(p.id) && !p.unready() {
 			continue
 		}
 		waits, err := clientWaits(p.netns)

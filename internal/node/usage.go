@@ -52,7 +52,7 @@ func (d *daemon) meteredPods() map[string][]wire.PodUsage {
 	for _, s := range d.allServices() {
 		s.mu.Lock()
 		for _, p := range s.pods {
-			if s.usage && p.home && p.serving {
+			if s.usage && p.home && s.serves(p.id) {
 				out[p.netns] = append(out[p.netns], wire.PodUsage{Service: s.addr, PodID: p.id})
 			}
 		}

@@ -185,10 +185,10 @@ func (v *visits) owes(diag *sockDiag) (bool, error) {
 
 // adoptVisits looks after a pod of a cluster that an earlier daemon has frozen. A visit may have been under way.
 func (d *daemon) adoptVisits(q *frozenPod) {
-	c, err := d.gate.PodCounters(q.addr(), q.id)
+	asked, err := d.lastAsked(q)
 	var stop func()
 	if err == nil {
-		q.visits.last = c.LastAsked
+		q.visits.last = asked
 		stop, err = d.watch(q)
 	}
 	if err != nil {
@@ -241,7 +241,7 @@ func (d *daemon) visit(q *frozenPod, diag *sockDiag) bool {
 // needed reports whether a visitor still needs a pod. It fails if the pod should run: it was used, or has other
 // containers.
 func (d *daemon) needed(q *frozenPod, diag *sockDiag) (bool, error) {
-	if c, err := d.gate.PodCounters(q.addr(), q.id); err != nil || c.LastAsked > q.visits.last {
+	if asked, err := d.lastAsked(q); err != nil || asked > q.visits.last {
 		return false, errUsed
 	}
 	in, err := d.cgroups.Inside(q.cgroup)
@@ -262,12 +262,11 @@ const errUsed = keptError("it is used")
 
 // refreeze ends a visit. It returns false if another visitor has come. It fails if the pod should run.
 func (d *daemon) refreeze(q *frozenPod, diag *sockDiag) (bool, error) {
-	addr := q.addr()
 	q.visits.local.drain()
-	if err := d.gate.SetFrozen(addr, q.id, false); err != nil { // so that the next packet is an event again
+	if err := d.setFrozen(q, false); err != nil { // so that the next packet is an event again
 		return false, err
 	}
-	if err := d.gate.SetFrozen(addr, q.id, true); err != nil {
+	if err := d.setFrozen(q, true); err != nil {
 		return false, err
 	}
 	q.visits.doors.Recount()

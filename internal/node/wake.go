@@ -147,7 +147,7 @@ func (d *daemon) serve(s *service, p *pod) {
 	leader := s.leader(p)
 	n, err := d.release(s, p)
 	now := monotime.Now()
-	p.serving, p.since, p.restarting, p.pause = true, now, false, 0
+	p.serving, p.since, p.restarting, p.pause, p.listened = true, now, false, 0, p.home
 	p.state = wire.PodServing
 	s.idleReported = 0
 	d.fronts.notify()

@@ -32,6 +32,7 @@ type service struct {
 	to    int    // target port, default: 8080
 	idle  int    // seconds, default: an hour
 	env   map[string]string
+	ports string // spec.ports, in place of port and targetPort: "[{name: http, port: 80}]"
 	more  string // further lines of the spec, such as "wakeTimeout: 2"
 }
 
@@ -51,8 +52,12 @@ func manifest(services ...service) string {
 		}
 		fmt.Fprintf(&b, "---\napiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: %s}\nspec:\n",
 			s.name)
-		fmt.Fprintf(&b, "  image: %q\n  port: %d\n  targetPort: %d\n  idleTimeout: %d\n", img, or(s.port, 80), or(s.to, 8080),
-			or(s.idle, 3600))
+		fmt.Fprintf(&b, "  image: %q\n  idleTimeout: %d\n", img, or(s.idle, 3600))
+		if s.ports != "" {
+			fmt.Fprintf(&b, "  ports: %s\n", s.ports)
+		} else {
+			fmt.Fprintf(&b, "  port: %d\n  targetPort: %d\n", or(s.port, 80), or(s.to, 8080))
+		}
 		if len(s.env) > 0 {
 			fmt.Fprintf(&b, "  env:\n")
 			for _, name := range slices.Sorted(maps.Keys(s.env)) {

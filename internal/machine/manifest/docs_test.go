@@ -172,7 +172,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		"envFrom":   `[{secretRef: {name: a, optional: true}}]`,
 		"resources": `{limits: {cpu: 1}}`, "volumes": `[{name: a, emptyDir: {}}]`,
 		"volumeMounts": `[{name: data, mountPath: /a}]`, "securityContext": `{privileged: true}`,
-		"port": `81`, "hostPort": `82`, "hostAddress": `127.0.0.1, hostPort: 82`,
+		"ports": `[{name: a, port: 81}]`, "port": `81`, "hostPort": `82`, "hostAddress": `127.0.0.1, hostPort: 82`,
 		"address": `10.0.0.1`, "idleTimeout": `2`, "imagePullPolicy": `Never`,
 		"wakeTimeout": `1`, "terminationGracePeriodSeconds": `1`, "maxParked": `1`, "maxParkedPerSource": `1`,
 		"minReplicas": `1`, "maxReplicas": `2`, "scaling": `{target: 5}`, "sessionAffinity": `ClientIP`,

@@ -147,9 +147,9 @@ func TestRollingWhilePodsAreOfSeveralTemplates(t *testing.T) {
 
 func TestPortComesFromThePodsAnnotation(t *testing.T) {
 	w := newWorld(t, 0)
-	w.apiPod(func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationTargetPort] = "4711" })
+	w.apiPod(func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationTargetPort] = "4711,4712" })
 	w.report("app-1", network, created, started)
-	if p := get(w, w.r.Appeared()); p.Port != 4711 {
-		t.Errorf("port %d, want 4711", p.Port)
+	if p := get(w, w.r.Appeared()); p.Ports != [v1alpha1.MaxPorts]uint16{4711, 4712} {
+		t.Errorf("ports %d, want 4711 and 4712", p.Ports)
 	}
 }

@@ -3,6 +3,8 @@
 // Command server runs in the containers of the end-to-end tests. Its environment controls how it behaves:
 //
 //	PORT          port to listen on, default 8080
+//	MORE_PORTS    further ports to listen on: 8443,9113
+//	MORE_DELAY    delay before it listens on those, such as 500ms, after it listens on PORT
 //	BIND          address to listen on, default all
 //	MODE          http (default), lines, exit, done, deaf, taken
 //	LISTEN_DELAY  delay before it listens, such as 500ms
@@ -29,6 +31,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -78,10 +81,29 @@ func run() error {
 		return err
 	}
 	fmt.Println("server: listening on", l.Addr())
+	serve := last.serve
 	if os.Getenv("MODE") == "lines" {
-		return lines(l)
+		serve = lines
 	}
-	return last.serve(l)
+	go listenMore(serve)
+	return serve(l)
+}
+
+// listenMore serves MORE_PORTS as well.
+func listenMore(serve func(net.Listener) error) {
+	time.Sleep(duration("MORE_DELAY"))
+	for port := range strings.SplitSeq(os.Getenv("MORE_PORTS"), ",") {
+		if port == "" {
+			continue
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort(os.Getenv("BIND"), port))
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "server:", err)
+			os.Exit(1)
+		}
+		fmt.Println("server: listening on", l.Addr())
+		go func() { _ = serve(l) }()
+	}
 }
 
 // occupy binds the port and does not listen, like another program that starts at the same time.
