@@ -165,6 +165,9 @@ func (e *ValidationErrors) port(at *field.Path, s *WangellServiceSpec, i int) {
 		e.add(at.Child("port"), "use another number, or remove one of the two", "%d is already another port", p.Port)
 	}
 	e.portTarget(at.Child("targetPort"), s, *p)
+	if t := s.targetOf(*p); t != 0 && has(func(o ServicePort) bool { return s.targetOf(o) == t }) {
+		e.add(at.Child("targetPort"), "leave one of the two out", "%d is already the targetPort of another port", t)
+	}
 	e.oneOf(at.Child("protocol"), string(p.Protocol), string(corev1.ProtocolTCP))
 	if r := ranges["spec.hostPort"]; p.HostPort != 0 && !r.Has(int64(p.HostPort)) {
 		e.add(at.Child("hostPort"), "write hostPort: 8080, for example", "want %s, got %d", r, p.HostPort)

@@ -31,6 +31,7 @@ var calm = []suite{
 	{"service", []part{
 		{"the minimal manifest works", testManifest},
 		{"clients everywhere wake it and keep their addresses", testEverywhere},
+		{"its ports wake it together", testPorts},
 		{"an idle service sleeps and wakes again", testIdle},
 		{"a frozen pod is there for its clients, its probes and people", testFrozen},
 		{"the pod of a wake is handed over to its Deployment", testHandedOver},

@@ -35,12 +35,19 @@ func words(actions []Action) string {
 			s := fmt.Sprintf("publish %d", a.Generation)
 			for _, b := range a.Pods {
 				s += fmt.Sprintf(" %d:%s", b.Ref, [...]string{"?", "starting", "serving", "draining"}[b.State])
+				if b.Open != 0 {
+					s += fmt.Sprintf("@%b", b.Open)
+				}
 			}
 			if a.Sharing > 0 {
 				s += fmt.Sprintf(" shared by %d", a.Sharing)
 			}
 			out = append(out, s)
 		case RefuseParked:
+			if a.Ports != 0 {
+				out = append(out, fmt.Sprintf("refuse @%b: %s", a.Ports, a.Reason))
+				continue
+			}
 			out = append(out, "refuse: "+a.Reason)
 		case StopPod:
 			out = append(out, fmt.Sprintf("stop %d %s", a.Ref, a.Grace))

@@ -95,9 +95,14 @@ spec:
   - name: EMPTY
   - name: FROM_FILE
     value: "yes"
-  hostPort: 8080
   image: example.com/web:v7
-  port: 80
+  ports:
+  - hostPort: 8080
+    name: http
+    port: 80
+  - hostPort: 8443
+    name: https
+    port: 443
   readinessProbe:
     exec:
       command:
@@ -163,10 +168,10 @@ func TestComposeFileBecomesManifests(t *testing.T) {
 	if sorted(got) != sorted(want) {
 		t.Errorf("got\n%s", got)
 	}
-	wantNotes(t, notes, "port 443 is not served", "services.db.expose: port 5432 is assumed",
+	wantNotes(t, notes, "services.db.expose: port 5432 is assumed",
 		"/dev/shm has 64 MiB", "data is the volume shop.data",
 		"services.db.image: files that it writes are lost when it sleeps")
-	if len(notes) != 5 {
+	if len(notes) != 4 {
 		t.Errorf("notes: %q", notes)
 	}
 	// wangell up takes what was written.
@@ -467,7 +472,7 @@ func TestPortsArePublishedAtTheAddressOfTheProject(t *testing.T) {
 		{`[{target: 6379, published: "6379", host_ip: 192.168.1.5}]`, "192.168.1.5", ""},
 		{`["[::1]:6379:6379"]`, "none", "port 6379 is not published at the machine: ::1 is not an IPv4 address"},
 		{`["[::]:6379:6379"]`, "none", "port 6379 is not published at the machine: :: is not an IPv4 address"},
-		{`["127.0.0.1:6379:6379", "[::1]:6379:6379"]`, "127.0.0.1", "a service is published once"},
+		{`["127.0.0.1:6379:6379", "[::1]:6379:6379"]`, "127.0.0.1", "port 6379 of the service is published once"},
 		{`["[::1]:6379:6379", "127.0.0.1:6379:6379"]`, "127.0.0.1", "::1 is not an IPv4 address"},
 	} {
 		got, notes, err := translate(t, map[string]string{

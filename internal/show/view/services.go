@@ -85,9 +85,13 @@ func mistakes(b httpapi.BrokenFile) string {
 // oneLine returns a text without line breaks and tabs, which would break the table. Texts of others may contain them.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// Address returns the service address with its port.
+// Address returns the service address with its ports: 10.46.100.5:80, or 10.46.100.5:80,443.
 func Address(s status.Status) string {
-	return net.JoinHostPort(s.Service.Status.LoadBalancerIP, strconv.Itoa(int(s.Service.Spec.FirstPort().Number)))
+	var ports []string
+	for _, p := range s.Service.Spec.PortList() {
+		ports = append(ports, strconv.Itoa(int(p.Number)))
+	}
+	return net.JoinHostPort(s.Service.Status.LoadBalancerIP, strings.Join(ports, ","))
 }
 
 // wakeCount returns the number of wakes.
