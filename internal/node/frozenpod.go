@@ -85,8 +85,8 @@ func (q *frozenPod) addr() netip.AddrPort {
 	return q.service.first().addr
 }
 
-// addrs returns the addresses at which the gate has the pod: one for each port of its service. q.mu may be held, but not
-// the service's.
+// addrs returns the addresses at which the gate has the pod: one for each port of its service. q.mu may be held, but
+// not the service's.
 func (q *frozenPod) addrs() (addrs []netip.AddrPort) {
 	q.service.mu.Lock()
 	defer q.service.mu.Unlock()

@@ -173,8 +173,8 @@ func portEntry(u wire.Service, p wire.Port) wire.Service {
 	return u
 }
 
-// droppedPorts returns the addresses of ports that a step of the table removes: the further ports of services at removed
-// addresses, and those that changed services do not have any more. flat has the entries of the step.
+// droppedPorts returns the addresses of ports that a step of the table removes: the further ports of services at
+// removed addresses, and those that changed services do not have any more. flat has the entries of the step.
 func (d *daemon) droppedPorts(upserts, flat []wire.Service, removals []netip.AddrPort) (dropped []netip.AddrPort) {
 	kept := make(map[netip.AddrPort]bool, len(flat))
 	for i := range flat {

@@ -14,9 +14,9 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// service is a service of the table, or a port of one that has several, guarded by mu, which is held while the gate is changed for the service, so that
-// messages and kernel events of one service are handled one at a time. The daemon's mu is held as well when addr or
-// announce change.
+// service is a service of the table, or a port of one that has several, guarded by mu, which is held while the gate is
+// changed for the service, so that messages and kernel events of one service are handled one at a time. The daemon's mu
+// is held as well when addr or announce change.
 type service struct {
 	mu           groupMutex
 	group        *group // nil if the service has one port

@@ -19,9 +19,9 @@ func testPorts(t *testing.T) {
 	one = strings.Replace(one, "  targetPort: 8080\n  port: 80\n", "  wakeTimeout: 20\n  ports:\n"+
 		"  - {name: http, port: 80, targetPort: web}\n  - {name: https, port: 443, targetPort: 8443}\n"+
 		"  - {name: metrics, port: 9113}\n", 1)
-	one = strings.Replace(one, fmt.Sprintf("{name: server, image: %q}", serverImage), fmt.Sprintf("{name: server, image: %q, "+
-		"ports: [{name: web, containerPort: 8080}], env: [{name: MORE_PORTS, value: '8443'}, "+
-		"{name: MORE_DELAY, value: 200ms}]}", serverImage), 1)
+	container := fmt.Sprintf("{name: server, image: %q", serverImage)
+	one = strings.Replace(one, container, container+", ports: [{name: web, containerPort: 8080}], "+
+		"env: [{name: MORE_PORTS, value: '8443'}, {name: MORE_DELAY, value: 200ms}]", 1)
 	lab.apply(t, one)
 	vip := netip.MustParseAddrPort(lab.address(t, key)).Addr()
 	at := func(port uint16) string { return netip.AddrPortFrom(vip, port).String() }

@@ -356,7 +356,8 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 				"error: wake failed: no image"}}},
 		"failed: a success resets": {toFailed2, []did{
 			{3, WakeAsked{Parked: 1}, Waking, "start 3 | timer 1m3s | info: wakes: 1 connection request parked"},
-			{4, Listening{Ref: 3, At: at(4)}, Warm, "publish 1 3:serving | timer never | info: warm: listens 1000.000 ms after the SYN"},
+			{4, Listening{Ref: 3, At: at(4)}, Warm,
+				"publish 1 3:serving | timer never | info: warm: listens 1000.000 ms after the SYN"},
 			{5, Exited{3, 1, ""}, Cold, "publish 2 3:draining | stop 3 0s | " +
 				"error: crashed: process exited with code 1; the next connection request wakes it again"},
 			{5, WakeAsked{Parked: 1}, Waking, "start 4 | timer 1m5s | info: wakes: 1 connection request parked"},

@@ -29,8 +29,8 @@ func TestPortsOfAServiceWakeTogether(t *testing.T) {
 			"publish 2 1:serving@10 | timer never | info: warm: listens 200.000 ms after the SYN"},
 		did{0.3, Listening{Ref: 1, At: at(0.3)}, Warm, "publish 3 1:serving@11"})
 	const refused = "clients of port 9113 (metrics) are refused: nothing listens there"
-	const none = "process runs but nothing listens on port 8080 for IPv4 after 1m0s: check spec.targetPort, and that the " +
-		"process listens on 0.0.0.0 or [::], not on 127.0.0.1 or for IPv6 only"
+	const none = "process runs but nothing listens on port 8080 for IPv4 after 1m0s: check spec.targetPort, and that " +
+		"the process listens on 0.0.0.0 or [::], not on 127.0.0.1 or for IPv6 only"
 	given := append(warm[:4:4],
 		did{1, WakeAsked{Parked: 1, Port: 2}, Warm, "publish 4 1:serving@11 | timer 1m0.2s"},
 		did{60.2, Timer{}, Warm, "refuse @100: " + refused + " | timer never | warn: " + refused})

@@ -30,7 +30,8 @@ var (
 		did{1, Scale{3, "load"}, Warm, "start 2 | start 3 | timer 1m1s | info: scaled from 1 to 3: load"},
 		did{1.1, NetworkReady{2}, Warm, "publish 3 1:serving 2:starting"},
 		did{1.2, Listening{Ref: 2, At: at(1.2)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
-		did{1.3, Listening{Ref: 3, At: at(1.3)}, Warm, "publish 5 1:serving 2:serving 3:serving | timer never | info: 3 pods serve"},
+		did{1.3, Listening{Ref: 3, At: at(1.3)}, Warm,
+			"publish 5 1:serving 2:serving 3:serving | timer never | info: 3 pods serve"},
 		did{2, FlowsSeen{Ref: 1, Open: 5}, Warm, ""}, did{2, FlowsSeen{Ref: 2, Open: 1}, Warm, ""},
 		did{2, FlowsSeen{Ref: 3, Open: 9}, Warm, ""})
 	toAllDrain = append(toThree[:len(toThree):len(toThree)],
@@ -131,19 +132,22 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
 			{1, WakeAsked{Parked: 99}, Waking, "start 3"},
 			{2, StartFailed{1, errors.New("no room"), false}, Waking, "warn: lost one of the starting pods: no room"},
-			{3, Listening{Ref: 3, At: at(3)}, Warm, "publish 1 3:serving shared by 2 | info: warm: listens 3000.000 ms after the SYN"}}},
+			{3, Listening{Ref: 3, At: at(3)}, Warm,
+				"publish 1 3:serving shared by 2 | info: warm: listens 3000.000 ms after the SYN"}}},
 		"burst: the pods that share the parked SYNs": {burst, nil, []did{
 			{0, WakeAsked{Parked: 1}, Waking, "start 1 | timer 1m0s | info: wakes: 1 connection request parked"},
 			{1, NetworkReady{1}, Waking, "publish 1 1:starting"},
 			{2, WakeAsked{Parked: 29}, Waking, "start 2 | start 3 | publish 2 1:starting shared by 3"},
-			{3, Listening{Ref: 1, At: at(3)}, Warm, "publish 3 1:serving shared by 3 | info: warm: listens 3000.000 ms after the SYN"},
+			{3, Listening{Ref: 1, At: at(3)}, Warm,
+				"publish 3 1:serving shared by 3 | info: warm: listens 3000.000 ms after the SYN"},
 			{4, StartFailed{2, errors.New("no room"), false}, Warm, "start 4 | publish 4 1:serving shared by 2 | " +
 				"warn: a new pod does not serve: no room"},
 			{5, NetworkReady{3}, Warm, "publish 5 1:serving 3:starting shared by 2"},
 			{6, Listening{Ref: 3, At: at(6)}, Warm, "publish 6 1:serving 3:serving | timer 1m4s | info: 2 pods serve"}}},
 		"burst: no client waits for a pod that was started later": {burst, nil, []did{
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
-			{1, Listening{Ref: 1, At: at(1)}, Warm, "publish 1 1:serving shared by 2 | info: warm: listens 1000.000 ms after the SYN"},
+			{1, Listening{Ref: 1, At: at(1)}, Warm,
+				"publish 1 1:serving shared by 2 | info: warm: listens 1000.000 ms after the SYN"},
 			{2, Exited{2, 1, ""}, Warm, "start 3 | publish 2 1:serving | stop 2 0s | timer 1m2s | " +
 				"warn: a new pod does not serve: process exited with code 1"}}},
 		"scaled, not woken by a crowd: no client waits": {upTo4, nil, []did{
@@ -171,7 +175,8 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 			{1, Listening{Ref: 2, At: at(1)}, Warm, "publish 2 1:serving 2:serving | timer never | info: 2 pods serve"},
 			{300, IdleSeen{LastPacket: at(1)}, Warm, ""},
 			{301, Scale{3, "load"}, Warm, "start 3 | timer 6m1s | info: scaled from 2 to 3: load"},
-			{302, Listening{Ref: 3, At: at(302)}, Warm, "publish 3 1:serving 2:serving 3:serving | timer never | info: 3 pods serve"},
+			{302, Listening{Ref: 3, At: at(302)}, Warm,
+				"publish 3 1:serving 2:serving 3:serving | timer never | info: 3 pods serve"},
 			{900, IdleSeen{LastPacket: at(1)}, Warm, "publish 4 1:serving 2:serving 3:draining | timer 15m30s | " +
 				"info: scaled from 3 to 2: it is not used"},
 			{901, Scale{0, "a user"}, Warm, ""}}},
@@ -327,7 +332,8 @@ func TestWaterfallOfABurstFollowsThePodThatListensFirst(t *testing.T) {
 	for _, d := range []did{
 		{at: 0, ev: WakeAsked{Parked: 20}},
 		{at: 1, ev: PhaseEnded{1, PhaseImage, at(1)}}, {at: 2, ev: PhaseEnded{2, PhaseImage, at(2)}},
-		{at: 3, ev: PhaseEnded{2, PhaseStarted, at(3)}}, {at: 4, ev: Listening{Ref: 2, At: at(4)}}, {at: 5, ev: Listening{Ref: 1, At: at(5)}},
+		{at: 3, ev: PhaseEnded{2, PhaseStarted, at(3)}},
+		{at: 4, ev: Listening{Ref: 2, At: at(4)}}, {at: 5, ev: Listening{Ref: 1, At: at(5)}},
 		{at: 6, ev: Trace{Ref: 2, Released: at(4.5), ReleasedN: 20}},
 		{at: 6, ev: Trace{Ref: 1, Released: at(5.5), ReleasedN: 1}},
 	} {

@@ -70,7 +70,8 @@ func (t *translation) ports() bool {
 }
 
 // addPort adds a port to a list, unless it is there. It returns nil if there are too many.
-func (t *translation) addPort(list *[]v1alpha1.ServicePort, field string, number int32, name string) *v1alpha1.ServicePort {
+func (t *translation) addPort(list *[]v1alpha1.ServicePort, field string, number int32,
+	name string) *v1alpha1.ServicePort {
 	for i := range *list {
 		if (*list)[i].Port == number {
 			return &(*list)[i]
@@ -109,8 +110,8 @@ func (t *translation) setPorts(list []v1alpha1.ServicePort) {
 	t.spec.Port, t.spec.HostPort, t.spec.HostAddress = list[0].Port, list[0].HostPort, list[0].HostAddress
 }
 
-// publish publishes a port of the service at a port of the machine, at the address host of it; "" is every address. What
-// cannot be had is not published at all, rather than at more addresses than the project asks for.
+// publish publishes a port of the service at a port of the machine, at the address host of it; "" is every address.
+// What cannot be had is not published at all, rather than at more addresses than the project asks for.
 func (t *translation) publish(p *v1alpha1.ServicePort, host string, port int32) {
 	const field = "ports"
 	if p.HostPort != 0 {
