@@ -28,7 +28,7 @@ func TestRowsHaveTypeLimitsAndDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range []string{
-		"| `port` | number, 1 to 65535 |  | The TCP port of the service address. Required. |",
+		"| `port` | number, 1 to 65535 |  | The TCP port of the service address. Required unless ports is set. |",
 		"| `wakeTimeout` | number, 1 to 3600 | 60 | The number of seconds after which a wake fails and ",
 		"| `balancing.clientIdleTimeout` | number, 1 to 86400 | 3600, with level Request | ",
 		"| `sleep.schedule[].timeZone` | text, at most 64 characters | UTC | ",
