@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -24,8 +26,7 @@ func web(delay string) service {
 // at returns the address of a service with another port.
 func (l *lab) at(t *testing.T, name string, port uint16) string {
 	t.Helper()
-	a := netip.MustParseAddrPort(l.address(t, name))
-	return netip.AddrPortFrom(a.Addr(), port).String()
+	return netip.AddrPortFrom(netip.MustParseAddr(l.service(t, name).Service.Status.LoadBalancerIP), port).String()
 }
 
 // Any port wakes the service; a client waits for its own port, and one that never opens refuses its clients alone.
@@ -95,5 +96,50 @@ func TestPortsOfAServiceSleepAndFreezeTogether(t *testing.T) {
 	s := l.service(t, "lines")
 	if n := s.Service.Status.Replicas; n != 1 || s.Traffic.OpenFlows != 2 {
 		t.Errorf("%d pods with %d connections, want 1 with 2", n, s.Traffic.OpenFlows)
+	}
+}
+
+// Another number of a further port, and another order of the ports, end no connection and start no pod.
+func TestConnectionsOutlastAChangeOfPorts(t *testing.T) {
+	l := newLab(t, 1)
+	file := filepath.Join(l.dir, "services.yaml")
+	write := func(ports string) {
+		t.Helper()
+		s := lines("lines")
+		s.env["MORE_PORTS"] = "8081"
+		s.ports = "[" + ports + "]"
+		if err := os.WriteFile(file, []byte(manifest(s)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const first = "{name: first, port: 80, targetPort: 8080}"
+	write(first + ", {name: second, port: 81, targetPort: 8081}")
+	l.startWith(t, "", "-f", file)
+	var open []*e2e.Conversation
+	for _, port := range []uint16{80, 81} {
+		open = append(open, e2e.MustConverse(t, l.Client(), l.at(t, "lines", port)))
+	}
+	pod := l.service(t, "lines").Pods[0].ID
+	served := func(address string) {
+		t.Helper()
+		e2e.Eventually(t, "the service is at "+address, func() (bool, string) {
+			c, err := e2e.Converse(l.Client().Dialer(), address)
+			if err != nil {
+				return false, err.Error()
+			}
+			return c.End() == nil, ""
+		})
+		for _, k := range open {
+			k.MustEcho(t, "it goes on")
+		}
+	}
+	write(first + ", {name: second, port: 82, targetPort: 8081}")
+	served(l.at(t, "lines", 82))
+	refused(t, l.Client(), l.at(t, "lines", 81))
+	write(strings.Replace(first, "80,", "83,", 1) + ", {name: second, port: 82, targetPort: 8081}")
+	served(l.at(t, "lines", 83))
+	served(l.at(t, "lines", 82))
+	if s := l.service(t, "lines"); len(s.Pods) != 1 || s.Pods[0].ID != pod {
+		t.Errorf("pods %+v, want %s alone", s.Pods, pod)
 	}
 }

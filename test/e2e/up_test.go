@@ -52,12 +52,13 @@ func manifest(services ...service) string {
 		}
 		fmt.Fprintf(&b, "---\napiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: %s}\nspec:\n",
 			s.name)
-		fmt.Fprintf(&b, "  image: %q\n  idleTimeout: %d\n", img, or(s.idle, 3600))
+		fmt.Fprintf(&b, "  image: %q\n", img)
 		if s.ports != "" {
 			fmt.Fprintf(&b, "  ports: %s\n", s.ports)
 		} else {
 			fmt.Fprintf(&b, "  port: %d\n  targetPort: %d\n", or(s.port, 80), or(s.to, 8080))
 		}
+		fmt.Fprintf(&b, "  idleTimeout: %d\n", or(s.idle, 3600))
 		if len(s.env) > 0 {
 			fmt.Fprintf(&b, "  env:\n")
 			for _, name := range slices.Sorted(maps.Keys(s.env)) {

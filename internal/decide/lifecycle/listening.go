@@ -33,6 +33,7 @@ func (t *transition) listening(e Listening) {
 		if p.progress < podConfirmed {
 			p.progress, p.deadline, t.next.wake = podConfirmed, 0, nil
 			t.clearDeadlines()
+			t.awaitPorts(t.now.Add(t.spec.WakeTimeout))
 		}
 	case !t.waitsForPort(p):
 		t.serve(p, e.At)

@@ -27,7 +27,7 @@ func (s PortSet) Has(port int) bool { return s&Only(port) != 0 }
 // ports is what a machine knows about the ports of a service with several. A pod serves as soon as one of them listens,
 // and clients of the others wait for theirs.
 type ports struct {
-	asked PortSet // ports whose clients wait for the wake in progress
+	asked PortSet // ports whose clients wait for a pod
 	waits [v1alpha1.MaxPorts]portWait
 }
 

@@ -68,6 +68,14 @@ func TestPortsOfAServiceWakeTogether(t *testing.T) {
 		"a client comes long after the start": append(warm[:4:4],
 			did{100, WakeAsked{Parked: 1, Port: 2}, Warm, "publish 4 1:serving@11 | refuse @100: " + refused + " | warn: " +
 				refused}),
+		"clients of two ports wait for the next pod": append(warm[:4:4],
+			did{5, SleepAsked{}, Stopping, "publish 4 1:draining@11 | timer 10s"},
+			did{6, WakeAsked{Parked: 1, Port: 2}, Stopping, ""}, did{6, WakeAsked{Parked: 1, Port: 1}, Stopping, ""},
+			did{7, Quiet{1, 4, at(4), 0}, Waking, "start 2 | stop 1 30s | timer 1m7s | info: sleeps | " +
+				"info: wakes: 1 connection request parked"},
+			did{8, Listening{Ref: 2, At: at(8), Port: 1}, Warm,
+				"publish 5 1:draining@11 2:serving@10 | info: warm: listens 1000.000 ms after the SYN"},
+			did{67, Timer{}, Warm, "refuse @100: " + refused + " | timer never | warn: " + refused}),
 		"a port closes": append(warm[:4:4],
 			did{5, Deaf{Ref: 1}, Warm, "publish 4 1:serving@10 | info: a pod gets no new connections for port 8080: it no " +
 				"longer listens there"},

@@ -12,6 +12,7 @@ const deletedReason = "the service was removed"
 
 // wakeAsked answers a daemon that has parked SYNs.
 func (t *transition) wakeAsked(e WakeAsked) {
+	t.ports.asked |= Only(e.Port)
 	switch {
 	case t.deleted:
 		t.refuse = deletedReason
@@ -22,7 +23,6 @@ func (t *transition) wakeAsked(e WakeAsked) {
 	case t.state == Failed:
 		t.wake(e)
 	case t.state == Waking:
-		t.ports.asked |= Only(e.Port)
 		t.serveOpen()
 		t.desired = max(t.desired, t.spec.burst(e.Parked))
 		if l := t.timeline; l != nil && e.Parked > l.parked {
@@ -52,6 +52,7 @@ func (t *transition) wakeAsked(e WakeAsked) {
 // that listen for other ports.
 func (t *transition) awaitListening(e WakeAsked) {
 	if t.Serving() > 0 {
+		t.ports.asked = 0
 		if len(t.spec.More) > 0 {
 			t.awaitPort(e.Port)
 		}

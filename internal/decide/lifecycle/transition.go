@@ -131,6 +131,7 @@ func (t *transition) actions() []Action {
 		out = append(out, PublishBackends{Generation: last.generation, Pods: slices.Clone(pods), Sharing: sharing})
 	}
 	if t.refuse != "" {
+		t.ports.asked = 0
 		out = append(out, RefuseParked{Reason: t.refuse})
 	} else if t.refusePorts != 0 {
 		out = append(out, RefuseParked{Reason: t.refusePortsWhy, Ports: t.refusePorts})

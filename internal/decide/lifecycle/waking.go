@@ -32,7 +32,6 @@ const restartAsked = "a restart was asked for"
 // wake begins a wake for clients. settle starts its pods, at once or when their predecessor is gone.
 func (t *transition) wake(e WakeAsked) {
 	t.enterWaking(max(t.spec.burst(e.Parked), t.next.replicas))
-	t.ports.asked = Only(e.Port)
 	t.wakes++
 	t.flush(&timeline{number: t.wakes, result: ResultRunning, parked: e.Parked})
 	if e.SYNSeen == 0 {
@@ -53,7 +52,8 @@ func (t *transition) scaleFromZero(n int, why string) {
 }
 
 func (t *transition) enterWaking(n int) {
-	t.state, t.message, t.desired, t.next.replicas, t.ports = Waking, "", t.spec.clamp(n), 0, ports{}
+	t.state, t.message, t.desired, t.next.replicas = Waking, "", t.spec.clamp(n), 0
+	t.ports.waits = [len(t.ports.waits)]portWait{}
 	// settle sets the deadline again when a pod starts.
 	t.start = start{deadline: t.now.Add(t.spec.Grace + t.spec.WakeTimeout)}
 }

@@ -42,7 +42,7 @@ type clusterService struct {
 	namespace, name string
 	config          *rest.Config
 	kube            kubernetes.Interface
-	port            atomic.Uint32 // of the service
+	ports           atomic.Pointer[[]v1alpha1.Port] // of the service, once it is held
 }
 
 // NewService returns a service of the cluster that c reaches, whose leading controller has the client. It does not
@@ -61,7 +61,8 @@ func (p *clusterService) Hold(ctx context.Context) (ended <-chan struct{}, relea
 	if err != nil {
 		return nil, nil, err
 	}
-	p.port.Store(uint32(st.Service.Spec.Port))
+	ports := st.Service.Spec.PortList()
+	p.ports.Store(&ports)
 	return ended, release, nil
 }
 
@@ -97,11 +98,6 @@ func (p *clusterService) link(ctx context.Context) (Link, error) {
 	if pod == nil {
 		return nil, fmt.Errorf("service %s/%s: no pod of it runs: see 'kubectl wangell why %s'", p.namespace, p.name, p.name)
 	}
-	from := uint16(p.port.Load())
-	target := from
-	if n, err := strconv.ParseUint(pod.Annotations[v1alpha1.AnnotationTargetPort], 10, 16); err == nil {
-		target = uint16(n)
-	}
 	u := p.kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).
 		SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(p.config)
@@ -121,7 +117,21 @@ func (p *clusterService) link(ctx context.Context) (Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return &link{pods: p, pod: pod, conn: conn, from: from, to: target}, nil
+	return &link{pods: p, pod: pod, conn: conn, targets: p.targets(pod)}, nil
+}
+
+// targets returns the ports on which a pod listens, by those of the service.
+func (p *clusterService) targets(pod *corev1.Pod) map[uint16]uint16 {
+	ports := p.ports.Load()
+	if ports == nil {
+		return nil
+	}
+	of := v1alpha1.TargetsIn(pod.Annotations[v1alpha1.AnnotationTargetPort])
+	targets := make(map[uint16]uint16, len(*ports))
+	for i, port := range *ports {
+		targets[uint16(port.Number)] = cmp.Or(of[i], uint16(port.Target))
+	}
+	return targets
 }
 
 // best returns the pod that most likely serves: not one that ends, rather a ready one, and else the newest.
@@ -152,11 +162,11 @@ func runs(p *corev1.Pod) bool {
 
 // link is a connection to kubelet for one pod.
 type link struct {
-	pods     *clusterService
-	pod      *corev1.Pod
-	conn     httpstream.Connection
-	from, to uint16 // port of the service, and of the pod
-	last     atomic.Uint64
+	pods    *clusterService
+	pod     *corev1.Pod
+	conn    httpstream.Connection
+	targets map[uint16]uint16 // ports of the pod, by those of the service
+	last    atomic.Uint64
 }
 
 // Lives implements Link. If the API server does not answer, the pod is taken to run.
@@ -175,9 +185,7 @@ func (l *link) Lives(ctx context.Context) bool {
 
 // Pipe implements Link.
 func (l *link) Pipe(conn net.Conn, port uint16) error {
-	if port == l.from {
-		port = l.to
-	}
+	port = cmp.Or(l.targets[port], port)
 	failed := func(err error) error {
 		return fmt.Errorf("port %d of pod %s/%s: %w", port, l.pod.Namespace, l.pod.Name, err)
 	}
