@@ -313,6 +313,36 @@ func TestVerdictNamesThePoliciesAndWhetherPodsMatter(t *testing.T) {
 	}
 }
 
+// A policy about one port of a service says nothing about the others.
+func TestEachPortOfAServiceHasItsOwnVerdict(t *testing.T) {
+	a := Target{Namespace: "x", Labels: labels.Set{"pod": "a"}, Port: 80, More: []Port{
+		{Number: 9113}, {Number: 8443, Names: []string{"https"}},
+	}}
+	got := newModel().view(t, "podSelector: {}\ningress:\n"+
+		"- {from: [{ipBlock: {cidr: 10.1.0.0/16}}], ports: [{port: 80}]}\n"+
+		"- {from: [{ipBlock: {cidr: 10.2.0.0/16}}], ports: [{port: https}]}").Judge(a)
+	if !got.Restricted || len(got.More) != 2 {
+		t.Fatalf("%+v", got)
+	}
+	for i, want := range []string{"10.1.0.5", "", "10.2.0.5"} {
+		allowed := got.Allowed
+		if i > 0 {
+			allowed = got.More[i-1]
+		}
+		for _, client := range []string{"10.1.0.5", "10.2.0.5"} {
+			if in := allowed.Contains(netip.MustParseAddr(client)); in != (client == want) {
+				t.Errorf("port %d: %s may connect: %t", i, client, in)
+			}
+		}
+	}
+	if changed := got; changed.Equal(&got) {
+		changed.More = nil
+		if changed.Equal(&got) {
+			t.Error("a verdict about other ports is equal")
+		}
+	}
+}
+
 // The API server accepts prefixes with leading zeros, with host bits, and IPv4 prefixes mapped to IPv6.
 func TestPrefixesMeanWhatTheAPIServerTakesThemFor(t *testing.T) {
 	target := Target{Namespace: "x", Labels: labels.Set{"pod": "a"}, Port: 80}
