@@ -120,7 +120,8 @@ func TestSchemaTextNamesEachField(t *testing.T) {
 	ofRevisions := SchemaText("$hasOfRevisions")
 	for _, f := range hashedFields {
 		has := "has(self." + f.name + ")"
-		if beside := f.name != "" && f.name != "targetPort" && f.name != "ports"; strings.Contains(ofRevisions, has) != beside {
+		beside := !slices.Contains([]string{"", "targetPort", "ports"}, f.name)
+		if strings.Contains(ofRevisions, has) != beside {
 			t.Errorf("the rule about traffic names %s: %t", f.name, !beside)
 		}
 		besideTemplate := !slices.Contains([]string{"", "targetPort", "ports", "image", "template"}, f.name)

@@ -136,7 +136,8 @@ func (w *wanted) silence() time.Duration {
 	return cmp.Or(w.freezeAfter(), time.Duration(w.idleSeconds())*time.Second)
 }
 
-// allowed returns the sources that may connect to a port of the service, counted from 0; restricted is false if all may.
+// allowed returns the sources that may connect to a port of the service, counted from 0; restricted is false if all
+// may.
 func (w *wanted) allowed(port int) (allowed sources.Set, restricted bool) {
 	allowed = sources.All()
 	if networks, listed := w.spec.Spec.AllowedNetworks(); listed {
