@@ -66,7 +66,7 @@ func (c *Controller) carryOut(ch changes) bool {
 // Put adds a service, or changes the existing one of its name. It is Update for one service.
 func (c *Controller) Put(s Service) error { return c.Update([]Service{s}, nil) }
 
-// Restrict changes Service.Policy of a service, and Service.PortPolicies. Daemons are being informed when it returns. It
+// Restrict changes Service.Policy and Service.PortPolicies of a service. Daemons are being informed when it returns. It
 // does nothing if the service does not exist.
 func (c *Controller) Restrict(key v1alpha1.Key, policy *sources.Set, ports ...sources.Set) error {
 	c.catalog.mu.Lock()
