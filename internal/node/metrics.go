@@ -3,6 +3,7 @@
 package node
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,7 +33,7 @@ type collector struct {
 }
 
 func newCollector(d *daemon) *collector {
-	// The label port is empty for the first port of a service.
+	// A service with several ports has a series for each.
 	byService := []string{"namespace", "service", "address", "port"}
 	byDirection := append(byService, "direction")
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
@@ -128,7 +129,7 @@ func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
 	}
 	namespace, service, _ := strings.Cut(s.name, "/")
 	export := func(d *prometheus.Desc, kind prometheus.ValueType, v uint64, more ...string) {
-		labels := append([]string{namespace, service, s.addr.String(), s.port}, more...)
+		labels := append([]string{namespace, service, s.addr.String(), strconv.Itoa(int(s.addr.Port()))}, more...)
 		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
 	}
 	for name, v := range map[string]uint64{

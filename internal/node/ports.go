@@ -231,15 +231,11 @@ func (d *daemon) link(u *wire.Service) {
 	if len(ports) == 1 {
 		g = nil
 	}
-	names := []string{""}
-	for _, p := range u.Ports.List() {
-		names = append(names, p.Name)
-	}
 	for i, s := range ports {
 		if s.group == nil && i > 0 {
 			d.countPods(-len(s.pods)) // they are those of the first port
 		}
-		s.group, s.port = g, names[i]
+		s.group = g
 		d.noteShared(s)
 	}
 }

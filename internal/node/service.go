@@ -20,7 +20,6 @@ import (
 type service struct {
 	mu           groupMutex
 	group        *group // nil if the service has one port
-	port         string // the name of a further port
 	addr         netip.AddrPort
 	name         string
 	idle         time.Duration // idle timeout; 0 if the service never sleeps

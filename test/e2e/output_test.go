@@ -237,7 +237,7 @@ func TestMetricsFollowTheConventionsOfPrometheus(t *testing.T) {
 		`wangell_services{state="Cold"} 1`, `wangell_services{state="Warm"} 1`, `wangell_wakes_total{result="warm"} 1`,
 		"wangell_daemons 1",
 		`wangell_service_flows_total{namespace="default",service="hello"} 1`,
-		fmt.Sprintf(`wangell_gate_released_syns_total{address="%s",namespace="default",service="hello"} 1`,
+		fmt.Sprintf(`wangell_gate_released_syns_total{address="%s",namespace="default",port="80",service="hello"} 1`,
 			l.address(t, "hello")),
 	} {
 		if !strings.Contains(string(text), want+"\n") {
