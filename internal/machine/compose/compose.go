@@ -48,6 +48,7 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 	var services []*v1alpha1.WangellService
 	var notes []Note
 	names, published := map[string]string{}, map[netip.AddrPort]string{}
+	kept := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(p.Services)) {
 		service := p.Services[name]
 		t := &translation{project: p, service: &service, options: o}
@@ -86,8 +87,10 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 				published[port.Host] = name
 			}
 		}
+		kept[name] = true
 		services = append(services, s)
 	}
+	notes = append(notes, missingUpstreams(p, kept)...)
 	notes = append(notes, besides(p)...)
 	if len(services) == 0 {
 		return nil, notes, fmt.Errorf("no service could be translated")

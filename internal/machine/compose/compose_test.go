@@ -226,6 +226,45 @@ services:
 	}
 }
 
+func TestUpstreamsThatWereLeftOutAreNoted(t *testing.T) {
+	_, notes, err := translate(t, map[string]string{"compose.yaml": `
+services:
+  app: {build: .}
+  guest: {image: 'example.com/guest:1', network_mode: 'service:app', depends_on: [api]}
+  api: {image: 'example.com/api:1'}
+  tool: {image: 'example.com/tool:1', expose: ["80"], profiles: [debug]}
+  migrate: {build: .}
+  web: {image: 'nginx:1', depends_on: [app, db]}
+  linked: {image: 'nginx:1', links: ["app:backend", db]}
+  proxy: {image: 'caddy:2', command: [caddy, reverse-proxy, --to, "api:8000"]}
+  traefik: {image: 'traefik:3', environment: {TRACES: "http://tool:4318/v1", DB: "postgres://u@db/shop"}}
+  side: {image: 'example.com/side:1', network_mode: 'service:web', environment: {API: 'https://u:p@api/v1'}}
+  other:
+    image: 'nginx:1'
+    environment: {USER: app, HOST: "http://myapp:80", FILE: "http://cdn.example.com/app:latest", SELF: "other:80"}
+    depends_on: {migrate: {condition: service_completed_successfully}}
+  db: {image: 'postgres:16'}
+`}, "compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, n := range notes {
+		if where, what, found := strings.Cut(n, " is left out, so what "); found {
+			got = append(got, where)
+			if front := strings.Split(where, ".")[1]; !strings.HasPrefix(what, front+" asks of it fails: ") {
+				t.Errorf("%s: it is about another service: %s", where, what)
+			}
+		}
+	}
+	want := []string{"services.linked.links: app", "services.proxy.command: api", "services.side.environment: api",
+		"services.traefik.environment: tool", "services.web.depends_on: app"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q\nall: %q", got, want, notes)
+	}
+	wantNotes(t, notes, "services.guest.network_mode: the service is left out with app, whose network it shares")
+}
+
 func TestServicesThatShareANetworkBecomeOnePod(t *testing.T) {
 	got, notes, err := translate(t, map[string]string{"compose.yaml": `name: shop
 services:
