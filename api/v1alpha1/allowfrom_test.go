@@ -29,6 +29,13 @@ func TestAllowFromTakesIPv4Networks(t *testing.T) {
 		{[]string{"office"}, `spec.allowFrom[0]: want an IPv4 network, got "office"`},
 		{[]string{"2001:db8::/32"}, "remove it: service addresses are IPv4"},
 		{[]string{"10.1.2.3/8"}, "10.1.2.3/8 has bits beyond its prefix: write 10.0.0.0/8, or 10.1.2.3/32"},
+		{[]string{"10.0.0.0/8", "127.0.0.0/8"}, "spec.allowFrom[1]: 127.0.0.0/8 has no client of a service: " +
+			"write the machine's own addresses, such as 192.0.2.7/32, for programs on it, or publish the port to them " +
+			"alone: hostAddress: 127.0.0.1"},
+		{[]string{"127.0.0.1/32"}, "spec.allowFrom[0]: 127.0.0.1/32 has no client"},
+		{[]string{"127.0.0.1"}, "spec.allowFrom[0]: 127.0.0.1 has no client"},
+		{[]string{"127.0.0.1/8"}, "spec.allowFrom[0]: 127.0.0.1/8 has no client"},
+		{[]string{"0.0.0.0/1", "126.0.0.0/7", "128.0.0.0/8"}, ""},
 		{[]string{"10.0.0.0/8", "10.0.0.0/8"}, "spec.allowFrom[1]: 10.0.0.0/8 is listed twice: remove it"},
 	} {
 		s := &WangellService{}

@@ -49,7 +49,7 @@ func (e *ValidationErrors) balancing(s *WangellServiceSpec) {
 		string(ProtocolAuto), string(ProtocolHTTP1), string(ProtocolHTTP2), string(ProtocolTCP))
 	e.oneOf(p.Child("clientAddress"), string(b.ClientAddress),
 		string(ClientAddressHeader), string(ClientAddressTransparent))
-	e.networks(p.Child("trustedProxies"), b.TrustedProxies, maxTrustedProxies, "trustedProxies")
+	e.networks(p.Child("trustedProxies"), b.TrustedProxies, maxTrustedProxies, "trustedProxies", nil)
 	for _, f := range []struct {
 		name  string
 		value int64
