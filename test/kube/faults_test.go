@@ -247,16 +247,25 @@ func (c *cluster) announcer(t *testing.T, vip netip.Addr) (n *node) {
 
 // arp returns the node that answers an ARP request for an address; nil if there is no answer.
 func (c *cluster) arp(vip netip.Addr) *node {
-	out, err := c.client.Command(context.Background(), "arping", "-c1", "-w1", "-I", "eth0", vip.String()).Output()
-	if err != nil {
-		return nil
-	}
-	for _, n := range c.nodes {
-		if address, err := n.hardware(); err == nil && bytes.Contains(bytes.ToLower(out), []byte(address)) {
-			return n
-		}
+	if by := c.arping(vip, "-c1", "-w1"); len(by) > 0 {
+		return by[0]
 	}
 	return nil
+}
+
+// answerers returns all nodes that answer ARP requests for an address.
+func (c *cluster) answerers(vip netip.Addr) []*node { return c.arping(vip, "-b", "-c6", "-w2") }
+
+// arping returns the nodes that answer the ARP requests of arping.
+func (c *cluster) arping(vip netip.Addr, flags ...string) (by []*node) {
+	argv := append(append([]string{"arping"}, flags...), "-I", "eth0", vip.String())
+	out, _ := c.client.Command(context.Background(), argv...).Output() // it fails after too few answers
+	for _, n := range c.nodes {
+		if address, err := n.hardware(); err == nil && bytes.Contains(bytes.ToLower(out), []byte(address)) {
+			by = append(by, n)
+		}
+	}
+	return by
 }
 
 // hardware returns the hardware address of the node's device on the LAN.
