@@ -201,7 +201,7 @@ func (k *kept) wantOpen(t *testing.T, n int) {
 	t.Helper()
 	namespace, name := v1alpha1.Key(k.key).Split()
 	want := regexp.MustCompile(fmt.Sprintf(
-		`(?m)^wangell_gate_open_flows\{[^}]*namespace="%s",service="%s"[^}]*\} %d$`, namespace, name, n))
+		`(?m)^wangell_gate_open_flows\{[^}]*namespace="%s",[^}]*service="%s"[^}]*\} %d$`, namespace, name, n))
 	e2e.Eventually(t, fmt.Sprintf("%s counts %d connections", k.home.name, n), func() (bool, string) {
 		text, err := k.home.metrics()
 		if err != nil {
