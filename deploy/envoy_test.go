@@ -22,6 +22,18 @@ func TestEnvoyIsOffByDefault(t *testing.T) {
 	if r.envoy.Name != "" || strings.Contains(r.text, "--envoy-socket") || !strings.Contains(r.text, "--requests=false") {
 		t.Errorf("a chart without requests.enabled has Envoy: %v", r.kinds)
 	}
+	if strings.Contains(r.text, "--envoy-service") {
+		t.Error("without Envoy, the controller and the daemons have a Service of Envoys")
+	}
+}
+
+// The controller tells nodes without Envoy by the Service that the daemons follow.
+func TestControllerKnowsTheServiceOfTheEnvoys(t *testing.T) {
+	r := render(t, "--set", "requests.enabled=true")
+	args := r.controller.Spec.Template.Spec.Containers[0].Args
+	if flag := "--envoy-service=" + namespace + "/" + r.envoy.Name; !slices.Contains(args, flag) {
+		t.Errorf("%s is not among %v", flag, args)
+	}
 }
 
 // The chart's own bootstrap says what internal/node/envoy says, as Envoy understands it.

@@ -42,3 +42,18 @@ const ConditionSingleWriter = "SingleWriter"
 // ConditionRequestsReserved means that the nodes of all running pods have reserved what these request. It is false if a
 // pod that was frozen does not get its requests back. Only services with sleep.freezeAfter have it.
 const ConditionRequestsReserved = "RequestsReserved"
+
+// ConditionRequestsBalanced means that each request gets a pod, as an Envoy serves on every node. It is false if some
+// node has none: connections that come through it are balanced instead. Only services with balancing.level Request or
+// with traffic have it.
+const ConditionRequestsBalanced = "RequestsBalanced"
+
+// Reasons of ConditionRequestsBalanced.
+const (
+	// ReasonBalanced: every node with a daemon has an Envoy.
+	ReasonBalanced = "Balanced"
+	// ReasonNoEnvoy: no node has one.
+	ReasonNoEnvoy = "NoEnvoy"
+	// ReasonNodesWithoutEnvoy: some nodes have one, and others have none.
+	ReasonNodesWithoutEnvoy = "NodesWithoutEnvoy"
+)

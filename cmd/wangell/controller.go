@@ -30,7 +30,7 @@ type controllerFlags struct {
 	addresses                             []string
 	addressesFrom, lease, key, kubeconfig string
 	account, deployment, releasedIn       string
-	nodePolicy                            string
+	nodePolicy, fronts                    string
 }
 
 func newController(g *globals) *cobra.Command {
@@ -93,6 +93,8 @@ without it; only a sleeping service has to wait.`,
 		" exists, by which pods of services with imagePull.mode Lazy start before their image is complete")
 	f.BoolVar(&c.config.Requests, "requests", false,
 		"the nodes run Envoy: accept services with balancing.level: Request")
+	f.StringVar(&c.fronts, "envoy-service", "", "headless Service of the nodes' Envoys, as NAMESPACE/NAME: "+
+		"conditions of services then name nodes without one")
 	f.StringVar(&c.config.MetricsAddress, "metrics-address", ":9464", "TCP address of the Prometheus metrics; empty: none")
 	f.StringVar(&c.config.APIAddress, "api-address", "",
 		"TCP address for users (kubectl wangell), with their own rights, the same port on all controllers; empty: none")
@@ -119,6 +121,7 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 		{"addresses-configmap", c.addressesFrom, &c.config.PoolsFrom},
 		{"released-configmap", c.releasedIn, &c.config.ReleasedIn},
 		{"node-policy", c.nodePolicy, &c.config.NodePolicy},
+		{"envoy-service", c.fronts, &c.config.Fronts},
 		{"deployment", c.deployment, &c.config.Deployment},
 		{"daemon-account", c.account, &c.config.DaemonAccount},
 	} {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -21,30 +22,43 @@ import (
 // one after the other.
 const settleTime = time.Second
 
-// Endpoints follows the addresses behind a Service, ready or not.
+// Endpoints follows what is behind a Service.
 type Endpoints struct {
 	Slices v1.EndpointSliceInterface // client for its namespace
 	Name   string                    // of the Service
 	Log    *slog.Logger
 }
 
-// Follow calls changed with the IPv4 addresses in ascending order, once they are known and whenever they have changed,
-// until ctx ends. While the API server does not answer, it calls nothing.
+// Follow calls changed with the IPv4 addresses, ready or not, in ascending order, once they are known and whenever they
+// have changed, until ctx ends. While the API server does not answer, it calls nothing.
 func (e *Endpoints) Follow(ctx context.Context, changed func(addrs []netip.Addr)) {
-	var last []netip.Addr
-	known := false
-	report := func(all map[string][]netip.Addr) {
-		addrs := unite(all)
-		if !known || !slices.Equal(addrs, last) {
-			known, last = true, addrs
-			changed(addrs)
-		}
-	}
-	repeat(ctx, e.Log, e.Name, func() error { return e.followOnce(ctx, report) })
+	followSlices(ctx, e, addressesOf, netip.Addr.Compare, changed)
 }
 
-// followOnce lists the slices and watches them until the watch ends.
-func (e *Endpoints) followOnce(ctx context.Context, report func(map[string][]netip.Addr)) error {
+// FollowNodes is like Follow, and calls changed with the names of the nodes whose endpoints serve. One that ends serves
+// until it is gone.
+func (e *Endpoints) FollowNodes(ctx context.Context, changed func(nodes []string)) {
+	followSlices(ctx, e, nodesOf, strings.Compare, changed)
+}
+
+// followSlices reports what one function finds in each slice, in the order of another.
+func followSlices[T comparable](ctx context.Context, e *Endpoints, find func(*discoveryv1.EndpointSlice) []T,
+	compare func(T, T) int, changed func([]T)) {
+	var last []T
+	known := false
+	report := func(all map[string][]T) {
+		found := unite(all, compare)
+		if !known || !slices.Equal(found, last) {
+			known, last = true, found
+			changed(found)
+		}
+	}
+	repeat(ctx, e.Log, e.Name, func() error { return followSlicesOnce(ctx, e, find, report) })
+}
+
+// followSlicesOnce lists the slices and watches them until the watch ends.
+func followSlicesOnce[T comparable](ctx context.Context, e *Endpoints, find func(*discoveryv1.EndpointSlice) []T,
+	report func(map[string][]T)) error {
 	opts := metav1.ListOptions{LabelSelector: labels.Set{discoveryv1.LabelServiceName: e.Name}.String()}
 	request, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -52,9 +66,9 @@ func (e *Endpoints) followOnce(ctx context.Context, report func(map[string][]net
 	if err != nil {
 		return err
 	}
-	all := map[string][]netip.Addr{}
+	all := map[string][]T{}
 	for i := range list.Items {
-		all[list.Items[i].Name] = addressesOf(&list.Items[i])
+		all[list.Items[i].Name] = find(&list.Items[i])
 	}
 	report(all)
 	seconds := int64(watchTimeout.Seconds())
@@ -84,7 +98,7 @@ func (e *Endpoints) followOnce(ctx context.Context, report func(map[string][]net
 			case event.Type == watch.Deleted:
 				delete(all, s.Name)
 			default:
-				all[s.Name] = addressesOf(s)
+				all[s.Name] = find(s)
 			}
 			if settled == nil {
 				settled = time.After(settleTime)
@@ -105,9 +119,20 @@ func addressesOf(s *discoveryv1.EndpointSlice) (out []netip.Addr) {
 	return out
 }
 
-// unite returns the addresses of all slices, each once, in ascending order.
-func unite(all map[string][]netip.Addr) []netip.Addr {
+// nodesOf returns the nodes of the endpoints of a slice that serve. Whether they are ready says less: a Service may
+// publish all of them as ready.
+func nodesOf(s *discoveryv1.EndpointSlice) (out []string) {
+	for _, p := range s.Endpoints {
+		if serves := p.Conditions.Serving; p.NodeName != nil && (serves == nil || *serves) {
+			out = append(out, *p.NodeName)
+		}
+	}
+	return out
+}
+
+// unite returns what all slices have, each once, in ascending order.
+func unite[T comparable](all map[string][]T, compare func(T, T) int) []T {
 	out := slices.Concat(slices.Collect(maps.Values(all))...)
-	slices.SortFunc(out, netip.Addr.Compare)
+	slices.SortFunc(out, compare)
 	return slices.Compact(out)
 }

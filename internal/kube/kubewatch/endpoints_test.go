@@ -78,6 +78,30 @@ func TestAddressesBehindAServiceAreFollowed(t *testing.T) {
 	want("[192.0.2.1 192.0.2.7 192.0.2.9]")
 }
 
+// Nodes have an endpoint while one serves, also one that ends, whatever the Service publishes as ready.
+func TestNodesOfAServiceAreFollowed(t *testing.T) {
+	yes, no, a, b := true, false, "a", "b"
+	s := slice("s", "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4")
+	s.Endpoints[0].NodeName = &b
+	s.Endpoints[1].NodeName, s.Endpoints[1].Conditions.Serving = &a, &yes
+	s.Endpoints[1].Conditions.Terminating = &yes
+	other := "c"
+	s.Endpoints[2].NodeName, s.Endpoints[2].Conditions.Serving = &other, &no
+	s.Endpoints[2].Conditions.Ready = &yes
+	c := fake.NewClientset(s)
+	e := &Endpoints{Slices: c.DiscoveryV1().EndpointSlices("wangell"), Name: "fronts", Log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var got []string
+	e.FollowNodes(ctx, func(nodes []string) {
+		got = nodes
+		cancel()
+	})
+	if fmt.Sprint(got) != "[a b]" {
+		t.Errorf("%q, want a and b", got)
+	}
+}
+
 // Whatever fails, the slices are listed anew, and what has changed meanwhile is reported.
 func TestAddressesAreListedAnewAfterAFailure(t *testing.T) {
 	c := fake.NewClientset(slice("a", "192.0.2.1"))

@@ -205,6 +205,23 @@ func notKeptCondition(o observed) metav1.Condition {
 	return condition(v1alpha1.ConditionVolumesNotKept, true, "NotMounted", o.images.VolumesNotKept)
 }
 
+// balancedCondition tells which nodes have no Envoy, on which the requests of a service depend. splits is set for one
+// that has no pods of its own.
+func balancedCondition(f fronts, splits bool) metav1.Condition {
+	message := f.message
+	switch {
+	case message == "":
+	case splits:
+		message += ": clients that come through them wait for a minute and are then refused"
+	default:
+		message += ": connections that come through them are balanced, and not requests"
+	}
+	if message != "" {
+		message += "; kubectl wangell doctor says why"
+	}
+	return condition(v1alpha1.ConditionRequestsBalanced, f.reason == v1alpha1.ReasonBalanced, f.reason, message)
+}
+
 func scheduledCondition(t kube.Trouble) metav1.Condition {
 	if t.Unschedulable {
 		return condition(v1alpha1.ConditionScheduled, false, "Unschedulable", t.Reason)

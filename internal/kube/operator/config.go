@@ -74,6 +74,9 @@ type Config struct {
 	Lazy bool
 	// Requests is set if the nodes run Envoy. Otherwise services with balancing.level: Request are refused.
 	Requests bool
+	// Fronts is the headless Service of the nodes' Envoys. With it, the conditions of services tell which nodes have none.
+	// Optional.
+	Fronts Name
 	// MetricsAddress and HealthAddress serve HTTP, host:port; an empty one serves nothing.
 	MetricsAddress, HealthAddress string
 	// APIAddress serves the API to people over TLS, host:port; an empty one serves nothing. All controllers have the same

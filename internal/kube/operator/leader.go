@@ -175,6 +175,10 @@ func (l *leader) lead(ctx context.Context) error {
 		admits.sessions = c.DaemonAddrs
 		workers.Go(func() { admits.run(ctx) })
 	}
+	if l.r.fronts.watched {
+		w := &frontWatch{client: l.client, at: l.cfg.Fronts, log: l.log, nodes: c.DaemonAddrs, tell: l.tellFronts}
+		workers.Go(func() { w.run(ctx) })
+	}
 	if err := l.enrol(ctx, &workers); err != nil {
 		return err
 	}

@@ -78,6 +78,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	r := newReconciler(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder(fieldManager), cfg.Pools)
 	r.nodePorts, r.lazy, r.requests = cfg.NodePorts, cfg.Lazy, cfg.Requests
+	r.fronts.watched = cfg.Requests && cfg.Fronts != (Name{})
 	l := &leader{cfg: cfg, log: cfg.Log, client: typed, mgr: mgr, r: r, enrolment: enrol}
 	if l.traces, err = traces.FromEnvironment(ctx, "wangell-controller", buildinfo.Version, cfg.Log); err != nil {
 		return err

@@ -85,8 +85,10 @@ type observed struct {
 	reservations reservation.Summary
 	// pressure is the scarcity in the gates of nodes that affects the service.
 	pressure status.Pressure
-	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble
-	crowded  bool      // many services are being woken
+	// fronts are the Envoys of the nodes.
+	fronts  fronts
+	waking  time.Time // when the wake that is under way began; zero if there is none, or it has trouble
+	crowded bool      // many services are being woken
 }
 
 // reportPause is the pause before a new leader checks again whether daemons have reported the pods of a service.

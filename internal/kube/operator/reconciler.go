@@ -86,6 +86,7 @@ type reconciler struct {
 	trouble  map[v1alpha1.Key]kube.Trouble
 	waking   map[v1alpha1.Key]bool // services that were being woken when they were observed last
 	traffics traffics
+	fronts   fronts                     // the Envoys of the nodes
 	unrouted map[v1alpha1.Key]time.Time // when the traffic of another service last ceased to name a revision
 	again    func(...v1alpha1.Key)      // reconciles services again; nil in tests
 }

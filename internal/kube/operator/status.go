@@ -32,6 +32,7 @@ func (r *reconciler) observe(key v1alpha1.Key) observed {
 	o.status.DesiredReplicas = int32(st.Desired)
 	r.mu.Lock()
 	_, o.troubled = r.trouble[key]
+	o.fronts = r.fronts
 	r.mu.Unlock()
 	if st.LastWake != nil {
 		o.wake = lastWake(*st.LastWake)
@@ -202,6 +203,12 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 		all = append(all, reservedCondition(o.reservations))
 	} else {
 		apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionRequestsReserved)
+	}
+	switch {
+	case !s.Spec.BalancesRequests() || !o.fronts.watched:
+		apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionRequestsBalanced)
+	case o.fronts.reason != "": // otherwise this controller does not know the Envoys yet
+		all = append(all, balancedCondition(o.fronts, s.Spec.SplitsTraffic()))
 	}
 	switch {
 	case o.images.VolumesNotKept != "":

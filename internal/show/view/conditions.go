@@ -22,6 +22,7 @@ var troubling = []struct {
 	{v1alpha1.ConditionStalled, metav1.ConditionTrue},
 	{v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse},
 	{v1alpha1.ConditionScheduled, metav1.ConditionFalse},
+	{v1alpha1.ConditionRequestsBalanced, metav1.ConditionFalse},
 	{v1alpha1.ConditionImageReady, metav1.ConditionFalse},
 }
 
@@ -42,13 +43,14 @@ func troubles(s status.Status) (all []metav1.Condition) {
 // reasonWakeFailed is the reason of conditions that repeat the state Failed.
 const reasonWakeFailed = "WakeFailed"
 
-// State is the state of a service for a table: in its place, the reason why it is not ready, or Stalled.
+// State is the state of a service for a table: in its place, the reason why it is not ready, Stalled, or that no node
+// balances its requests.
 func State(s status.Status) string {
 	for _, c := range troubles(s) {
-		switch c.Type {
-		case v1alpha1.ConditionReady:
+		switch {
+		case c.Type == v1alpha1.ConditionReady, c.Reason == v1alpha1.ReasonNoEnvoy:
 			return c.Reason
-		case v1alpha1.ConditionStalled:
+		case c.Type == v1alpha1.ConditionStalled:
 			return c.Type
 		}
 	}

@@ -21,6 +21,10 @@ func TestConditionsThatTellOfTroubleComeFirst(t *testing.T) {
 	missing := ready(metav1.ConditionFalse, "RevisionMissing", "spec.traffic[0].revision: there is no shop-v2")
 	stalled := metav1.Condition{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue,
 		Reason: "ProgressDeadlineExceeded", Message: "the rollout is stuck"}
+	envoyless := func(reason string) metav1.Condition {
+		return metav1.Condition{Type: v1alpha1.ConditionRequestsBalanced, Status: metav1.ConditionFalse, Reason: reason,
+			Message: "no Envoy is ready"}
+	}
 	split := []v1alpha1.Revision{{Revision: "shop-v1", Percent: 100}}
 	const missingSaid = "Condition Ready is False (RevisionMissing): spec.traffic[0].revision: there is no shop-v2."
 	const stalledSaid = "Condition Stalled is True (ProgressDeadlineExceeded): the rollout is stuck."
@@ -41,6 +45,10 @@ func TestConditionsThatTellOfTroubleComeFirst(t *testing.T) {
 			"a layer is large", []string{stalledSaid}},
 		"what the message says": {lifecycle.Warm, nil, missing.Message, []metav1.Condition{missing}, "Warm",
 			missing.Message, nil},
+		"no Envoy": {lifecycle.Warm, nil, "", []metav1.Condition{envoyless("NoEnvoy")}, "NoEnvoy", "no Envoy is ready",
+			[]string{"Condition RequestsBalanced is False (NoEnvoy): no Envoy is ready."}},
+		"some Envoys are missing": {lifecycle.Warm, nil, "", []metav1.Condition{envoyless("NodesWithoutEnvoy")}, "Warm",
+			"no Envoy is ready", []string{"Condition RequestsBalanced is False (NodesWithoutEnvoy): no Envoy is ready."}},
 		"a wake that failed": {lifecycle.Failed, nil, "no", []metav1.Condition{
 			ready(metav1.ConditionFalse, "WakeFailed", "no")}, "Failed", "no", nil},
 		"none": {lifecycle.Cold, nil, "", []metav1.Condition{ready(metav1.ConditionTrue, "CanWake", ""),
