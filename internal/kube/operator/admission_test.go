@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,7 +82,7 @@ func core(verb, resource string, names ...string) rbacv1.PolicyRule {
 		ResourceNames: names}
 }
 
-// user returns a client of a user that has only these rights, in the namespace.
+// user returns a client of a user that has only these rights, in the namespace. They are in force.
 func (w *world) user(name string, rules ...rbacv1.PolicyRule) client.Client {
 	w.t.Helper()
 	name = w.namespace + "-" + name
@@ -89,6 +90,9 @@ func (w *world) user(name string, rules ...rbacv1.PolicyRule) client.Client {
 	w.create(&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}}})
+	for _, rule := range rules {
+		w.until(fmt.Sprintf("%s has the rights %+v", name, rule), func() bool { return w.hasRights(name, rule) })
+	}
 	u, err := apiServer.env.AddUser(envtest.User{Name: name}, nil)
 	if err != nil {
 		w.t.Fatal(err)
@@ -100,6 +104,35 @@ func (w *world) user(name string, rules ...rbacv1.PolicyRule) client.Client {
 		w.t.Fatal(err)
 	}
 	return c
+}
+
+// hasRights reports whether the API server grants a rule to a user: it learns of new roles a moment after they were
+// created.
+func (w *world) hasRights(user string, rule rbacv1.PolicyRule) bool {
+	w.t.Helper()
+	names := rule.ResourceNames
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	for _, group := range rule.APIGroups {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				for _, name := range names {
+					r := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+						User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+							Namespace: w.namespace, Group: group, Resource: resource, Verb: verb, Name: name},
+					}}
+					if err := w.client.Create(w.t.Context(), r); err != nil {
+						w.t.Fatal(err)
+					}
+					if !r.Status.Allowed {
+						return false
+					}
+				}
+			}
+		}
+	}
+	return true
 }
 
 // probe returns a service that runs on Kubernetes, changed by f.
