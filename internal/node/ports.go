@@ -173,14 +173,22 @@ func portEntry(u wire.Service, p wire.Port) wire.Service {
 	return u
 }
 
-// droppedPorts returns the addresses of ports that a step of the table removes: the further ports of services at
-// removed addresses, and those that changed services do not have any more. flat has the entries of the step.
-func (d *daemon) droppedPorts(upserts, flat []wire.Service, removals []netip.AddrPort) (dropped []netip.AddrPort) {
-	kept := make(map[netip.AddrPort]bool, len(flat))
+// removedPorts returns the addresses that a step of the table removes: those in removals, those of further ports of
+// removed services, and those of ports that changed services do not have any more. flat has the entries of the step.
+// The address of a removed entry stays if it is in flat: the service has another first port then.
+func (d *daemon) removedPorts(upserts, flat []wire.Service, removals []netip.AddrPort) []netip.AddrPort {
+	seen := make(map[netip.AddrPort]bool, len(flat)+len(removals))
 	for i := range flat {
-		kept[flat[i].Addr] = true
+		seen[flat[i].Addr] = true
 	}
-	drop := func(first netip.AddrPort) {
+	var removed []netip.AddrPort
+	remove := func(a netip.AddrPort) {
+		if !seen[a] {
+			seen[a] = true
+			removed = append(removed, a)
+		}
+	}
+	removeOthers := func(first netip.AddrPort) {
 		d.mu.Lock()
 		s := d.services[first]
 		d.mu.Unlock()
@@ -189,19 +197,20 @@ func (d *daemon) droppedPorts(upserts, flat []wire.Service, removals []netip.Add
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, port := range s.ports() {
-			if !kept[port.addr] && !slices.Contains(dropped, port.addr) && !slices.Contains(removals, port.addr) {
-				dropped = append(dropped, port.addr)
+		if s.group != nil {
+			for _, port := range s.group.ports {
+				remove(port.addr)
 			}
 		}
 	}
-	for i := range upserts {
-		drop(upserts[i].Addr)
-	}
 	for _, a := range removals {
-		drop(a)
+		remove(a)
+		removeOthers(a)
 	}
-	return dropped
+	for i := range upserts {
+		removeOthers(upserts[i].Addr)
+	}
+	return removed
 }
 
 // link makes the services at the addresses of a table entry's ports a group.

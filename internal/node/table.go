@@ -4,7 +4,6 @@ package node
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"wangell.loutres.me/internal/gate"
@@ -19,10 +18,7 @@ func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip
 	if full {
 		removals = append(removals, d.servicesExcept(flat)...)
 	}
-	removals = append(removals, d.droppedPorts(upserts, flat, removals)...)
-	removals = slices.DeleteFunc(removals, func(a netip.AddrPort) bool { // a port may be the first one, and so the key
-		return slices.ContainsFunc(flat, func(u wire.Service) bool { return u.Addr == a })
-	})
+	removals = d.removedPorts(upserts, flat, removals)
 	changed := map[netip.Addr]bool{} // VIPs
 	moves := d.takeMoves(flat, removals)
 	d.endReplaced(flat, removals, moves, changed)
