@@ -102,6 +102,22 @@ func TestDaemonThatFreezesSeesProcessesAndCgroups(t *testing.T) {
 	}
 }
 
+// looksWhereTheDaemonDoes checks that a container's arguments behind its command, and its mounts, are the daemon's.
+func looksWhereTheDaemonDoes(t *testing.T, c, daemon corev1.Container) {
+	t.Helper()
+	for _, arg := range c.Args[2:] {
+		if !slices.Contains(daemon.Args, arg) {
+			t.Errorf("argument %s is not one of the daemon's: %v", arg, daemon.Args)
+		}
+	}
+	for _, m := range c.VolumeMounts {
+		same := func(d corev1.VolumeMount) bool { return d.Name == m.Name && d.MountPath == m.MountPath }
+		if !slices.ContainsFunc(daemon.VolumeMounts, same) {
+			t.Errorf("%s is mounted, but not by the daemon", m.MountPath)
+		}
+	}
+}
+
 // What thaws pods in place of a daemon that is away looks at the daemon's folders, and may do nothing else.
 func TestThawerMatchesTheDaemon(t *testing.T) {
 	if plain := render(t).daemon.Spec.Template.Spec.Containers; len(plain) != 1 {
@@ -115,17 +131,7 @@ func TestThawerMatchesTheDaemon(t *testing.T) {
 	if !slices.Equal(thaw.Args[:2], []string{"daemon", "thaw"}) || thaw.Image != daemon.Image {
 		t.Errorf("%s with %v", thaw.Image, thaw.Args)
 	}
-	for _, arg := range thaw.Args[2:] {
-		if !slices.Contains(daemon.Args, arg) {
-			t.Errorf("argument %s is not one of the daemon's: %v", arg, daemon.Args)
-		}
-	}
-	for _, m := range thaw.VolumeMounts {
-		same := func(d corev1.VolumeMount) bool { return d.Name == m.Name && d.MountPath == m.MountPath }
-		if !slices.ContainsFunc(daemon.VolumeMounts, same) {
-			t.Errorf("%s is mounted, but not by the daemon", m.MountPath)
-		}
-	}
+	looksWhereTheDaemonDoes(t, thaw, daemon)
 	if s := thaw.SecurityContext; *s.Privileged || *s.AllowPrivilegeEscalation || len(s.Capabilities.Add) > 0 {
 		t.Errorf("rights %+v", s)
 	}
@@ -353,17 +359,7 @@ func TestCleanMatchesTheDaemon(t *testing.T) {
 	if c.Image != daemon.Image {
 		t.Errorf("image %s, want the daemon's %s", c.Image, daemon.Image)
 	}
-	for _, arg := range c.Args[2:] {
-		if !slices.Contains(daemon.Args, arg) {
-			t.Errorf("argument %s is not one of the daemon's: %v", arg, daemon.Args)
-		}
-	}
-	for _, m := range c.VolumeMounts {
-		same := func(d corev1.VolumeMount) bool { return d.Name == m.Name && d.MountPath == m.MountPath }
-		if !slices.ContainsFunc(daemon.VolumeMounts, same) {
-			t.Errorf("%s is mounted, but not by the daemon", m.MountPath)
-		}
-	}
+	looksWhereTheDaemonDoes(t, c, daemon)
 	if s := c.SecurityContext; s.Privileged != nil || *s.AllowPrivilegeEscalation ||
 		!slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) {
 		t.Errorf("rights %+v", s)

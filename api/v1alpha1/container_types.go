@@ -52,8 +52,11 @@ type Container struct {
 }
 
 // IsSidecar reports whether an init container runs as long as its pod.
-func (c *Container) IsSidecar() bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+func (c *Container) IsSidecar() bool { return IsSidecar(c.RestartPolicy) }
+
+// IsSidecar reports whether an init container with a restartPolicy runs as long as its pod.
+func IsSidecar(p *corev1.ContainerRestartPolicy) bool {
+	return p != nil && *p == corev1.ContainerRestartPolicyAlways
 }
 
 // Kubernetes returns the container as one of a Kubernetes pod.

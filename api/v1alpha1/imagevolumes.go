@@ -80,7 +80,7 @@ func (s *WangellServiceSpec) LostVolumes(declared func(image string) []string) (
 		}
 	} else {
 		for _, c := range s.Template.Spec.InitContainers {
-			if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			if IsSidecar(c.RestartPolicy) {
 				add(c.Image, c.VolumeMounts)
 			}
 		}

@@ -22,13 +22,13 @@ import (
 // pod is a pod of a service, from StartPod to StopDone.
 type pod struct {
 	service *service
-	ref     lifecycle.Ref      // in the service's state machine
-	targets []uint16           // on which it is expected to listen, for each port of the service
-	probe   string             // the readinessProbe of its spec for its home node; empty if there is none
-	rt      runtime.Pod        // zero before its network is ready
-	id      uint64             // its ID on the wire; 0 before its network is ready
-	node    string             // its home node, once its network is ready
-	cancel  context.CancelFunc // of its start
+	ref     lifecycle.Ref             // in the service's state machine
+	ports   [v1alpha1.MaxPorts]uint16 // on which it is expected to listen, for each port of the service
+	probe   string                    // the readinessProbe of its spec for its home node; empty if there is none
+	rt      runtime.Pod               // zero before its network is ready
+	id      uint64                    // its ID on the wire; 0 before its network is ready
+	node    string                    // its home node, once its network is ready
+	cancel  context.CancelFunc        // of its start
 
 	returned bool          // Start has returned
 	stopping bool          // the runtime was asked to stop it, or will be when Start returns

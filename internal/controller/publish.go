@@ -44,11 +44,11 @@ func (u *publisher) publish(s *service, a lifecycle.PublishBackends) {
 			newDrain = true
 		}
 		m.Pods = append(m.Pods, wire.Backend{
-			PodID: p.id, State: wire.PodState(b.State), Addr: netip.AddrPortFrom(p.rt.Addr, p.targets[0]),
+			PodID: p.id, State: wire.PodState(b.State), Addr: netip.AddrPortFrom(p.rt.Addr, p.ports[0]),
 			Node: p.node, NodeAddr: p.rt.NodeAddr, Netns: p.rt.Netns, Open: uint16(b.Open),
 		})
 		if len(s.ports) > 1 {
-			m.Targets = append(m.Targets, s.targets(p.rt)[1:])
+			m.Targets = append(m.Targets, s.targets(p)[1:])
 		}
 		if probes[p.probe] || len(probes) < wire.MaxProbes && p.probe != "" {
 			probes[p.probe] = true

@@ -30,16 +30,18 @@ func (s *service) pod(r lifecycle.Ref) *pod {
 
 // addPod adds a pod before its network is known.
 func (s *service) addPod(ref lifecycle.Ref) *pod {
-	p := &pod{service: s, ref: ref, targets: s.targets(runtime.Pod{}), probe: s.readiness(), cancel: func() {}}
+	p := &pod{service: s, ref: ref, probe: s.readiness(), cancel: func() {}}
+	copy(p.ports[:], s.targets(p))
 	s.pods = append(s.pods, p)
 	return p
 }
 
-// targets are the ports on which a pod is expected to listen, for each port of the service.
-func (s *service) targets(rt runtime.Pod) []uint16 {
+// targets are the ports on which a pod is expected to listen, for each port that the service has now: those of its own
+// spec, as far as that has them.
+func (s *service) targets(p *pod) []uint16 {
 	targets := make([]uint16, len(s.ports))
-	for i, p := range s.ports {
-		targets[i] = cmp.Or(rt.Ports[i], uint16(p.Target))
+	for i, port := range s.ports {
+		targets[i] = cmp.Or(p.ports[i], uint16(port.Target))
 	}
 	return targets
 }
@@ -257,7 +259,9 @@ func (p *pod) runs() bool {
 // identify takes the runtime's description of the pod.
 func (p *pod) identify(rt runtime.Pod, defaultNode string) {
 	p.rt = rt
-	p.targets = p.service.targets(rt)
+	for i, port := range rt.Ports {
+		p.ports[i] = cmp.Or(port, p.ports[i])
+	}
 	p.id = wireID(rt.ID)
 	p.node = cmp.Or(rt.Node, defaultNode)
 }

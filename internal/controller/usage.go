@@ -93,8 +93,8 @@ func containerResources(s *v1alpha1.WangellServiceSpec) []corev1.ResourceRequire
 			all = append(all, c.Resources)
 		}
 		for _, c := range s.Template.Spec.InitContainers {
-			if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-				all = append(all, c.Resources) // a sidecar, which runs beside the others
+			if v1alpha1.IsSidecar(c.RestartPolicy) {
+				all = append(all, c.Resources) // it runs beside the others
 			}
 		}
 	}

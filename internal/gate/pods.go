@@ -56,6 +56,19 @@ type PodCounters struct {
 	FirstByte   monotime.Time // zero: none yet
 }
 
+// Add adds the counts of another pod, or of the same one at another service address. The times become the later ones;
+// FirstSYNACK and FirstByte stay.
+func (c *PodCounters) Add(o PodCounters) {
+	c.Open += o.Open
+	c.HalfOpen += o.HalfOpen
+	c.NewFlows += o.NewFlows
+	c.BytesIn += o.BytesIn
+	c.BytesOut += o.BytesOut
+	c.PacketsIn += o.PacketsIn
+	c.PacketsOut += o.PacketsOut
+	c.LastPacket, c.LastAsked = max(c.LastPacket, o.LastPacket), max(c.LastAsked, o.LastAsked)
+}
+
 // AddPod adds a pod, and attaches to its veth if it is on this node. It takes no flows before Serve. A known pod, such
 // as an adopted one, keeps its flows and counts. The calling thread must be in the gate's network namespace.
 func (g *Gate) AddPod(p Pod) error {

@@ -60,9 +60,12 @@ func (d *daemon) announceAll() {
 	vips := slices.Collect(maps.Keys(d.vips))
 	d.mu.Unlock()
 	own := slices.DeleteFunc(vips, func(vip netip.Addr) bool { return !d.announces(vip, nodes) })
+	others := d.members.neighbors(monotime.Now())
 	for _, s := range d.allServices() { // before clients come here
 		s.mu.Lock()
-		d.reachFronts(s)
+		if s.mayHaveFronts() {
+			d.reachFrontsOf(s, nodes, others)
+		}
 		s.mu.Unlock()
 	}
 	if err := d.gate.Announce(false, own); err != nil {

@@ -292,6 +292,6 @@ func (d *daemon) sendQuiet(s *service, p *pod) {
 	d.countDirect(s, p, &c)
 	p.lastReported.OpenFlows = c.Open
 	d.send(&wire.Quiet{
-		Service: s.addr, PodID: p.id, Generation: p.drained, LastPacket: lastPacket(p, c), OpenFlows: c.Open,
+		Service: s.addr, PodID: p.id, Generation: p.drained, LastPacket: s.lastPacket(p.id, c), OpenFlows: c.Open,
 	})
 }

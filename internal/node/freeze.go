@@ -93,8 +93,7 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 		return
 	}
 	c, err := d.counters(s, p)
-	_, since := s.open(p.id)
-	last := max(c.LastPacket, since)
+	last := s.lastPacket(p.id, c)
 	if err != nil || lifecycle.UsedSince(b.LastPacket, last, s.idleAfter()) {
 		d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq})
 		return

@@ -257,7 +257,7 @@ func (d *daemon) countDirect(s *service, p *pod, c *gate.PodCounters) {
 	open, requests := d.fromFronts(peers)
 	c.Open = max(c.Open, open)
 	now := monotime.Now()
-	if requests > 0 && now.Sub(lastPacket(p, *c)) > keptIdle && s.requests.Protocol != wire.ProtocolTCP {
+	if requests > 0 && now.Sub(s.lastPacket(p.id, *c)) > keptIdle && s.requests.Protocol != wire.ProtocolTCP {
 		c.LastPacket = now
 	}
 }

@@ -31,16 +31,23 @@ func formerOwners(vip netip.Addr, others []scored) []scored {
 // connections of clients that came there go on through this node. It removes those of other nodes, unless connections
 // to them are open. s.mu is held.
 func (d *daemon) reachFronts(s *service) {
-	if s.requests == nil && len(s.elsewhere) == 0 {
+	if !s.mayHaveFronts() {
 		return
 	}
-	nodes, known := d.members.candidates()
-	if !known { // those that an earlier daemon has added stay
-		return
+	if nodes, known := d.members.candidates(); known { // otherwise those that an earlier daemon has added stay
+		d.reachFrontsOf(s, nodes, d.members.neighbors(monotime.Now()))
 	}
+}
+
+// mayHaveFronts reports whether a service has fronts, or the gate may still have some of other nodes. s.mu is held.
+func (s *service) mayHaveFronts() bool { return s.requests != nil || len(s.elsewhere) > 0 }
+
+// reachFrontsOf is reachFronts for a service that may have fronts, given the nodes that may announce VIPs, and the
+// others that may have done so. s.mu is held.
+func (d *daemon) reachFrontsOf(s *service, nodes, others []scored) {
 	wanted := map[uint64]netip.Addr{}
 	if s.requests != nil && !d.cfg.NoARP && owner(s.addr.Addr(), nodes).name == d.cfg.Node {
-		for _, n := range formerOwners(s.addr.Addr(), d.members.neighbors(monotime.Now())) {
+		for _, n := range formerOwners(s.addr.Addr(), slices.Clone(others)) {
 			for _, id := range gate.FrontIDs(n.addr) {
 				wanted[id] = n.addr
 			}

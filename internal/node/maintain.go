@@ -186,9 +186,9 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 			p.lastReported = st
 			changed = append(changed, st)
 		}
-		if open, since := s.open(p.id); open || p.unready() {
+		if s.serves(p.id) || p.unready() {
 			serving = true
-			last = max(last, c.LastPacket, since)
+			last = max(last, s.lastPacket(p.id, c))
 		}
 	}
 	if after := s.idleAfter(); !serving || frozen || after == 0 || now.Sub(last) < after {

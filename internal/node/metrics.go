@@ -149,12 +149,7 @@ func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
 		if err != nil {
 			continue // it was removed just now
 		}
-		sum.Open += p.Open
-		sum.NewFlows += p.NewFlows
-		sum.BytesIn += p.BytesIn
-		sum.BytesOut += p.BytesOut
-		sum.PacketsIn += p.PacketsIn
-		sum.PacketsOut += p.PacketsOut
+		sum.Add(p)
 	}
 	export(c.open, prometheus.GaugeValue, uint64(sum.Open))
 	export(c.flows, prometheus.CounterValue, sum.NewFlows)

@@ -106,18 +106,9 @@ func (d *daemon) podCounters(s *service, id uint64) (gate.PodCounters, error) {
 		if port == s || port.pods[id] == nil {
 			continue
 		}
-		c, portErr := d.gate.PodCounters(port.addr, id)
-		if portErr != nil {
-			continue
+		if c, err := d.gate.PodCounters(port.addr, id); err == nil {
+			sum.Add(c)
 		}
-		sum.Open += c.Open
-		sum.HalfOpen += c.HalfOpen
-		sum.NewFlows += c.NewFlows
-		sum.BytesIn += c.BytesIn
-		sum.BytesOut += c.BytesOut
-		sum.PacketsIn += c.PacketsIn
-		sum.PacketsOut += c.PacketsOut
-		sum.LastPacket, sum.LastAsked = max(sum.LastPacket, c.LastPacket), max(sum.LastAsked, c.LastAsked)
 	}
 	return sum, err
 }

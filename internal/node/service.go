@@ -103,8 +103,12 @@ func (s *service) leader(p *pod) *pod {
 // splits reports whether the service has no pods of its own, and sends its requests to other services. s.mu is held.
 func (s *service) splits() bool { return s.requests != nil && !s.requests.Traffic.Empty() }
 
-// lastPacket returns when a pod was last used: see gate.PodCounters, but not before it began to serve.
-func lastPacket(p *pod, c gate.PodCounters) monotime.Time { return max(c.LastPacket, p.since) }
+// lastPacket returns when a pod was last used at any port of the service: see gate.PodCounters, but not before it began
+// to serve. s.mu is held.
+func (s *service) lastPacket(id uint64, c gate.PodCounters) monotime.Time {
+	_, since := s.open(id)
+	return max(c.LastPacket, since)
+}
 
 // describe names a pod in errors.
 func describe(a netip.AddrPort, id uint64) string { return fmt.Sprintf("pod %d of %v", id, a) }

@@ -180,15 +180,11 @@ func resizable(pod *corev1.Pod) func(yield func(*corev1.Container) bool) {
 			}
 		}
 		for i := range pod.Spec.InitContainers {
-			if c := &pod.Spec.InitContainers[i]; isSidecar(c) && !yield(c) {
+			if c := &pod.Spec.InitContainers[i]; v1alpha1.IsSidecar(c.RestartPolicy) && !yield(c) {
 				return
 			}
 		}
 	}
-}
-
-func isSidecar(c *corev1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
 // restarts reports whether a change of a request restarts the container.

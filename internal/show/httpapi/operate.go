@@ -23,6 +23,7 @@ type Waker interface {
 // Holder keeps services awake. A controller.Controller is one.
 type Holder interface {
 	Waker
+	Status() []status.Status
 	Hold(ctx context.Context, key v1alpha1.Key) (release func(), err error)
 }
 
@@ -39,16 +40,21 @@ type Restarted struct {
 	Replaced int `json:"replaced"`
 }
 
-// errNoOperator is returned for Services that are not an Operator.
-var errNoOperator = errors.New("only on one machine: in a cluster, use kubectl exec, kubectl top and kubectl rollout")
+// The answers of servers whose Services lack what a request needs.
+const (
+	noOperator = "only on one machine: in a cluster, use kubectl exec, kubectl top and kubectl rollout"
+	noWaker    = "this server wakes no services"
+	noHolder   = "this server keeps no services awake"
+)
 
-// operate returns the handler of a request about one service for an Operator.
-func operate(f func(http.ResponseWriter, *http.Request, Operator, v1alpha1.Key)) func(http.ResponseWriter,
-	*http.Request, Services) {
+// operate returns the handler of a request about one service for an O, such as an Operator. Services that are none are
+// answered with a text.
+func operate[O any](without string,
+	f func(http.ResponseWriter, *http.Request, O, v1alpha1.Key)) func(http.ResponseWriter, *http.Request, Services) {
 	return func(w http.ResponseWriter, r *http.Request, s Services) {
-		o, ok := s.(Operator)
+		o, ok := s.(O)
 		if !ok {
-			Refuse(w, &Error{Code: http.StatusNotImplemented, Text: errNoOperator.Error()})
+			Refuse(w, &Error{Code: http.StatusNotImplemented, Text: without})
 			return
 		}
 		key := v1alpha1.Key("")
@@ -64,51 +70,30 @@ func operate(f func(http.ResponseWriter, *http.Request, Operator, v1alpha1.Key))
 }
 
 var (
-	restart = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
+	restart = operate(noOperator, func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
 		n, err := o.Restart(r.Context(), key)
 		answer(w, Restarted{n}, err)
 	})
-	stats = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
+	stats = operate(noOperator, func(w http.ResponseWriter, r *http.Request, o Operator, key v1alpha1.Key) {
 		list, err := o.Stats(r.Context(), key)
 		answer(w, append([]status.PodUsage{}, list...), err)
 	})
+	wake = operate(noWaker, func(w http.ResponseWriter, r *http.Request, o Waker, key v1alpha1.Key) {
+		answer(w, nil, o.Wake(r.Context(), key))
+	})
 )
-
-// wake handles a request to wake a service.
-func wake(w http.ResponseWriter, r *http.Request, s Services) {
-	o, ok := s.(Waker)
-	if !ok {
-		Refuse(w, &Error{Code: http.StatusNotImplemented, Text: "this server wakes no services"})
-		return
-	}
-	key, err := s.Resolve(r.FormValue("service"))
-	if err == nil {
-		err = o.Wake(r.Context(), key)
-	}
-	answer(w, nil, err)
-}
 
 // hold returns the handler that keeps a service awake until its client is gone. Then it ends the command of the client,
 // if that has one: a client that was killed could not.
 func hold(endCommand func(key v1alpha1.Key, id string)) func(http.ResponseWriter, *http.Request, Services) {
-	return func(w http.ResponseWriter, r *http.Request, s Services) {
-		o, ok := s.(Holder)
-		if !ok {
-			Refuse(w, &Error{Code: http.StatusNotImplemented, Text: "this server keeps no services awake"})
-			return
-		}
-		key, err := s.Resolve(r.FormValue("service"))
-		if err != nil {
-			answer(w, nil, err)
-			return
-		}
+	return operate(noHolder, func(w http.ResponseWriter, r *http.Request, o Holder, key v1alpha1.Key) {
 		release, err := o.Hold(r.Context(), key)
 		if err != nil {
 			answer(w, nil, err)
 			return
 		}
 		defer release()
-		for _, st := range s.Status() {
+		for _, st := range o.Status() {
 			if v1alpha1.KeyOf(&st.Service) == key {
 				answer(w, st, nil)
 			}
@@ -121,7 +106,7 @@ func hold(endCommand func(key v1alpha1.Key, id string)) func(http.ResponseWriter
 		if id != "" && endCommand != nil && !errors.Is(context.Cause(r.Context()), http.ErrServerClosed) {
 			endCommand(key, id)
 		}
-	}
+	})
 }
 
 // Wake wakes a service, and returns once it serves. Its idle timeout begins then.
